@@ -131,6 +131,7 @@ class GatewayServices:
             view=wire.view,
             include_usage=wire.include_usage,
             input_tokens=tokens.estimate_by_size(request.wire.body),
+            clock=self.clock,
         )
 
     @contextlib.contextmanager

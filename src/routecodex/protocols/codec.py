@@ -140,9 +140,11 @@ class ReplyContext:
     the codec's typed view of it (Responses echoes some fields). `provider` seals signatures.
     `message_stop_after_calls`: a tool turn on messages ends with `message_stop`. `knows_refusal`: the client
     knows the stop reason `refusal`. `input_tokens` estimates the prompt for upstreams that report no usage.
+    `clock` returns the time in seconds (Responses reports when an answer was completed).
     """
 
     __slots__ = (
+        "clock",
         "created",
         "id",
         "include_usage",
@@ -168,9 +170,11 @@ class ReplyContext:
         message_stop_after_calls: bool = True,
         knows_refusal: bool = True,
         input_tokens: int = 0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.id = id
         self.created = created
+        self.clock = clock
         self.model = model
         self.provider = provider
         self.request = request
@@ -179,6 +183,10 @@ class ReplyContext:
         self.message_stop_after_calls = message_stop_after_calls
         self.knows_refusal = knows_refusal
         self.input_tokens = input_tokens
+
+    def now(self) -> int:
+        """Return the time in seconds; without a clock, that of the request."""
+        return self.created if self.clock is None else int(self.clock())
 
 
 class AnswerOutcome:

@@ -25,7 +25,7 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.notices import Notices
-from routecodex.canon.parts import Media, Opaque, Reasoning, Text, ToolCall
+from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Text, ToolCall
 from routecodex.canon.response import Response
 from routecodex.protocols.codec import AnswerOutcome, Codec, StreamDecoder, StreamEncoder
 from routecodex.protocols.text_batches import StreamItem, TextBatch
@@ -210,3 +210,18 @@ def _has_content(event: Event) -> bool:
 def estimated_usage(input_tokens: int, written_chars: int) -> Usage:
     """Return an estimate that errs high, for an upstream that reported no usage."""
     return Usage(input=input_tokens, output=written_chars // 3 + 1, estimated=True)
+
+
+SERVICE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
+"""Service tiers that OpenAI's SDKs know."""
+
+
+def used_tier(extras: dict[str, Json] | None) -> str | None:
+    """Return the service tier that the provider reports, or None.
+
+    A provider's own name for a tier (`on_demand` of Groq) is `default`; Snowflake sends an empty text.
+    """
+    tier = (extras or {}).get("service_tier")
+    if not isinstance(tier, str) or not tier:
+        return None
+    return tier if tier in SERVICE_TIERS else "default"

@@ -264,3 +264,11 @@ def test_the_service_tier_of_an_answer_is_sent() -> None:
         Finished(Finish("stop"), {"service_tier": "flex"}),
     ]
     assert [chunk.get("service_tier") for chunk in chunks(written(late))] == [None, None, "flex", "flex"]
+
+
+@pytest.mark.parametrize(("reported", "sent"), [("on_demand", "default"), ("", None)])
+def test_a_service_tier_that_the_sdk_does_not_know_is_not_sent(reported: str, sent: str | None) -> None:
+    """Responses endpoints of Groq and Snowflake."""
+    response = Response(parts=(Text("Hi"),), extras={"service_tier": reported})
+    assert json.decode(encode_response(response, reply())).get("service_tier") == sent
+    assert {chunk.get("service_tier") for chunk in chunks(written(list(unfold(response))))} == {sent}

@@ -7,8 +7,11 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.chat import CODEC as CHAT
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.responses.content import ITEM, PART, seal_call_signature, seal_reasoning
 from routecodex.protocols.responses.decode_request import decode_request
+from routecodex.protocols.responses.encode_request import encode_request
 from routecodex.protocols.responses.validate import validate
 from routecodex.protocols.sealed_signatures import seal
 
@@ -219,3 +222,13 @@ def test_sealed_redacted_and_unsigned_reasoning_are_recognised() -> None:
 def test_signature_of_a_call_returns_to_the_call() -> None:
     parts = reasoning(seal_call_signature("p", "c.1", "sig")).messages[0].parts
     assert parts == (ToolCall("c.1", "f", "{}", signature="sig", origin="p"),)
+
+
+def test_penalties_of_open_responses_reach_other_protocols() -> None:
+    request = decoded(presence_penalty=0.5, frequency_penalty=-1)
+    assert (request.presence_penalty, request.frequency_penalty, request.extras) == (0.5, -1, None)
+    options = EncodeOptions(model="m", provider="p")
+    for encode in (encode_request, CHAT.encode_request):
+        sent = encode(request, options)
+        fields = json.loads(sent.body)
+        assert (fields["presence_penalty"], fields["frequency_penalty"], sent.notices) == (0.5, -1, ())

@@ -79,7 +79,7 @@ def test_text_is_sent_with_the_whole_event_set() -> None:
             "type": "message",
             "status": "completed",
             "role": "assistant",
-            "content": [{"type": "output_text", "text": "hello", "annotations": []}],
+            "content": [{"type": "output_text", "text": "hello", "annotations": [], "logprobs": []}],
         }
     ]
 
@@ -142,20 +142,23 @@ def test_consecutive_texts_are_one_message_and_empty_ones_are_not_sent() -> None
         PartFinished(3),
     )
     assert [item["content"] for item in items] == [
-        [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "no"}]
+        [
+            {"type": "output_text", "text": "a", "annotations": [], "logprobs": []},
+            {"type": "refusal", "refusal": "no"},
+        ]
     ]
 
 
 @pytest.mark.parametrize(
     ("events", "tier"),
     [
-        ([Started(), Finished(Finish("stop"))], None),
+        ([Started(), Finished(Finish("stop"))], "default"),
         ([Started("x", "m", 1, {"service_tier": "flex"}), Finished(Finish("stop"))], "flex"),
         ([Started(), Finished(Finish("stop"), {"service_tier": "priority"})], "priority"),
-        ([Started(), Finished(Finish("stop"), {"service_tier": 1})], None),
+        ([Started(), Finished(Finish("stop"), {"service_tier": 1})], "default"),
     ],
 )
-def test_the_service_tier_is_the_one_the_provider_reported(events: list[Event], tier: str | None) -> None:
+def test_the_service_tier_is_the_one_the_provider_reported(events: list[Event], tier: str) -> None:
     encoder = StreamEncoder(reply(request=None))
     for event in events:
         encoder.encode(event)
@@ -366,10 +369,98 @@ def test_answer_repeats_fields_of_the_request() -> None:
     }
     view = validate(json.dumps(body).encode()).view
     final = check(encoded(DONE, view=view))[-1]["response"]
+    completed = {
+        "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": False, "description": None}],
+        "reasoning": {"effort": "low", "summary": None},
+    }
     assert {name: final[name] for name in body if name not in ("model", "input")} == {
-        name: value for name, value in body.items() if name not in ("model", "input")
+        name: value for name, value in {**body, **completed}.items() if name not in ("model", "input")
     }
     assert (final["id"], final["created_at"], final["model"]) == ("resp_abc", 7, "m")
+
+
+OPEN_RESPONSES = {
+    "background": False,
+    "completed_at": 9,
+    "created_at": 7,
+    "error": None,
+    "frequency_penalty": 0.0,
+    "id": "resp_abc",
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "model": "m",
+    "object": "response",
+    "output": [],
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.5,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "status": "completed",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "tool_choice": "auto",
+    "tools": [
+        {"type": "web_search"},
+        {"type": "function", "name": "f", "description": None, "parameters": None, "strict": False},
+        {"type": "function", "name": "g", "description": "d", "parameters": {}, "strict": True},
+    ],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+
+
+def test_response_object_has_every_field_of_open_responses() -> None:
+    body = {
+        "model": "m",
+        "input": "hi",
+        "presence_penalty": 0.5,
+        "text": {"format": None, "verbosity": "low"},
+        "reasoning": {},
+        "tools": [
+            {"type": "web_search"},
+            {"type": "function", "name": "f"},
+            {"type": "function", "name": "g", "description": "d", "parameters": {}, "strict": True},
+        ],
+    }
+    view = validate(json.dumps(body).encode()).view
+    events = check(encoded(DONE, view=view, clock=lambda: 9.7))
+    final = events[-1]["response"]
+    assert {name: value for name, value in final.items() if name != "usage"} == OPEN_RESPONSES
+    begun = events[0]["response"]
+    assert (begun["completed_at"], begun["service_tier"], begun["tools"]) == (None, "auto", final["tools"])
+
+
+@pytest.mark.parametrize(
+    ("requested", "reported", "sent"),
+    [
+        (None, "on_demand", "default"),  # Groq
+        (None, "", "default"),  # Snowflake
+        ("flex", "", "flex"),
+        ("flex", "priority", "priority"),
+        ("standard_only", None, "default"),
+    ],
+)
+def test_service_tier_is_one_that_the_sdk_knows(
+    requested: str | None, reported: str | None, sent: str
+) -> None:
+    body = {"model": "m", "input": "hi", "service_tier": requested}
+    end = Finished(Finish("stop"), {"service_tier": reported})
+    events = check(encoded(end, view=validate(json.dumps(body).encode()).view))
+    assert events[-1]["response"]["service_tier"] == sent
+
+
+def test_completed_at_of_an_incomplete_answer_is_null() -> None:
+    final = check(encoded(Finished(Finish("length")), clock=lambda: 9.7))[-1]["response"]
+    assert (final["status"], final["completed_at"]) == ("incomplete", None)
 
 
 parts = st.one_of(

@@ -31,7 +31,7 @@ from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import InputUnwrapper, ToolNames
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.translation import estimated_usage, used_tier
 from routecodex.wire import json
 
 DONE = b"data: [DONE]\n\n"
@@ -123,8 +123,8 @@ class StreamEncoder(codec.StreamEncoder):
 
     def _tier(self, extras: dict[str, Json] | None) -> None:
         """Add the provider's service tier to all further chunks."""
-        tier = (extras or {}).get("service_tier")
-        if isinstance(tier, str) and b',"service_tier":' not in self._envelope:
+        tier = used_tier(extras)
+        if tier is not None and b',"service_tier":' not in self._envelope:
             self._envelope += b',"service_tier":' + json.encode(tier)
 
     def _delta(self, delta: bytes) -> bytes:

@@ -17,7 +17,7 @@ from routecodex.protocols.chat.schema import StreamChunk, WireDelta
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.text_batches import StreamItem, unbatched
 from routecodex.protocols.tool_mapping import ToolNames, unwrap_input
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.translation import estimated_usage, used_tier
 from routecodex.protocols.upstream_errors import stream_broken
 from routecodex.wire import json
 from routecodex.wire.json import decode_raw
@@ -67,8 +67,8 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
         "choices": [choice],
         "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _output_size(response))),
     }
-    tier = (response.extras or {}).get("service_tier")
-    if isinstance(tier, str):
+    tier = used_tier(response.extras)
+    if tier is not None:
         body["service_tier"] = tier
     return json.encode(body)
 

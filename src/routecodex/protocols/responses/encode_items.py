@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from msgspec import Raw
+from msgspec.json import Decoder
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Usage
@@ -18,20 +19,23 @@ from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.schema import RequestView
 from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import InputUnwrapper
+from routecodex.protocols.translation import SERVICE_TIERS
 from routecodex.wire import json
 
 _ECHO_DEFAULTS: dict[str, Any] = {
     "background": False,
+    "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
     "previous_response_id": None,
     "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
     "safety_identifier": None,
-    "service_tier": None,
+    "service_tier": "auto",
     "store": True,
     "temperature": 1.0,
     "text": {"format": {"type": "text"}},
@@ -44,6 +48,11 @@ _ECHO_DEFAULTS: dict[str, Any] = {
 }
 """Request fields that OpenAI repeats in the response object, with the value for a field that was not sent."""
 
+_TOOL_DEFAULTS: dict[str, Any] = {"description": None, "parameters": None, "strict": False}
+"""Fields of a function tool that the Open Responses specification requires in the response object."""
+
+_objects = Decoder(list[dict[str, Raw]])
+
 _OPENAI_CODES = frozenset(
     {"insufficient_quota", "context_length_exceeded", "invalid_prompt", "rate_limit_exceeded"}
 )
@@ -55,14 +64,15 @@ class ResponseObject:
     `tier` is the requested service tier until the provider reports the one it used.
     """
 
-    __slots__ = ("_head", "_tail", "id", "tier")
+    __slots__ = ("_head", "_reply", "_tail", "id", "tier")
 
     def __init__(self, reply: ReplyContext) -> None:
+        self._reply = reply
         self.id = f"resp_{reply.id}"
         head = {"id": self.id, "object": "response", "created_at": reply.created, "model": reply.model}
         self._head = json.encode(head)[:-1]
         echo = _echo(reply)
-        self.tier: Any = echo.pop("service_tier")
+        self.tier: str = _requested_tier(echo.pop("service_tier"))
         self._tail = json.encode(echo)[1:]
 
     def render(
@@ -81,7 +91,9 @@ class ResponseObject:
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if usage is None else usage_object(usage),
             "output": [Raw(item) for item in output],
-            "service_tier": self.tier,
+            "completed_at": self._reply.now() if status == "completed" else None,
+            # OpenAI: `auto` while the answer is in progress, then the tier that was used.
+            "service_tier": "default" if self.tier == "auto" and status != "in_progress" else self.tier,
         }
         return b"%b,%b,%b" % (self._head, json.encode(state)[1:-1], self._tail)
 
@@ -90,10 +102,37 @@ def _echo(reply: ReplyContext) -> dict[str, Any]:
     if not isinstance(reply.view, RequestView):
         return dict(_ECHO_DEFAULTS)
     sent = json.read_fields(reply.view.body)
-    return {
+    echo = {
         name: sent[name] if name in sent and bytes(sent[name]) != b"null" else default
         for name, default in _ECHO_DEFAULTS.items()
     }
+    for name in ("reasoning", "text"):
+        if isinstance(echo[name], Raw):
+            echo[name] = {**_ECHO_DEFAULTS[name], **_present(json.read_fields(bytes(echo[name])))}
+    if isinstance(echo["tools"], Raw):
+        echo["tools"] = _echo_tools(echo["tools"])
+    return echo
+
+
+def _present(fields: dict[str, Raw]) -> dict[str, Raw]:
+    return {name: value for name, value in fields.items() if bytes(value) != b"null"}
+
+
+def _echo_tools(tools: Raw) -> Any:
+    """Return the tools with every field of a function; unchanged if they have all fields."""
+    values: list[dict[str, Any]] = _objects.decode(tools)
+    functions = [value for value in values if bytes(value.get("type", b"")) == b'"function"']
+    if all(_TOOL_DEFAULTS.keys() <= function.keys() for function in functions):
+        return tools
+    for function in functions:
+        for name, default in _TOOL_DEFAULTS.items():
+            function.setdefault(name, default)
+    return values
+
+
+def _requested_tier(tier: Any) -> str:
+    value = json.decode_raw(tier) if isinstance(tier, Raw) else tier
+    return value if value in SERVICE_TIERS else "auto"
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -219,7 +258,7 @@ class MessageItemEncoder:
         if self._kind == "refusal":
             return {"type": "refusal", "refusal": text}
         part = {"type": "output_text", "text": text, "annotations": self._annotations}
-        return {**part, "logprobs": self._logprobs} if self._logprobs else part
+        return {**part, "logprobs": self._logprobs}
 
     def add(self, text: str, logprobs: Sequence[Json] = ()) -> None:
         if not logprobs or self._kind == "refusal":

@@ -27,7 +27,9 @@ _TIERS = {"standard_only": "default", "standard": "default"}
 _TIERS |= {tier: tier for tier in ("auto", "default", "flex", "priority", "scale")}
 _SUMMARIES = ("auto", "concise", "detailed")
 """Values of `reasoning.summary` in the OpenAI API reference."""
-_UNSUPPORTED = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
+_UNSUPPORTED = ("stop", "top_k", "seed")
+_PENALTIES = ("frequency_penalty", "presence_penalty")
+"""Fields of the Open Responses specification that OpenAI does not take."""
 
 
 def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
@@ -54,7 +56,8 @@ def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
 
 
 def _settings(request: Request, options: EncodeOptions, notices: Notices) -> dict[str, Json]:
-    for name in _UNSUPPORTED:
+    same = request.source == NAME
+    for name in _UNSUPPORTED if same else _UNSUPPORTED + _PENALTIES:
         if getattr(request, name) not in (None, ()):
             notices.dropped(name, "responses has no such field")
     tools = _tools(request, options, notices)
@@ -66,6 +69,8 @@ def _settings(request: Request, options: EncodeOptions, notices: Notices) -> dic
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_logprobs": request.top_logprobs,
+        "frequency_penalty": request.frequency_penalty if same else None,
+        "presence_penalty": request.presence_penalty if same else None,
         "text": _text(request, options, notices),
         "reasoning": _reasoning(request, notices),
         "metadata": _metadata(request, notices),
@@ -74,7 +79,7 @@ def _settings(request: Request, options: EncodeOptions, notices: Notices) -> dic
         "prompt_cache_key": short_id(request.cache_key) if request.cache_key else None,
         "service_tier": _tier(request, notices),
         "include": _include(request) or None,
-        "store": None if request.source == NAME else False,
+        "store": None if same else False,
         "stream": True if request.stream else None,
     }
 

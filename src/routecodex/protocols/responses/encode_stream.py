@@ -43,7 +43,7 @@ from routecodex.protocols.responses.encode_items import (
 )
 from routecodex.protocols.responses.schema import NAME, objects
 from routecodex.protocols.tool_mapping import ToolNames
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.translation import estimated_usage, used_tier
 
 _ANNOTATION_TYPES = frozenset({"file_citation", "url_citation", "container_file_citation", "file_path"})
 _PartEvent = (
@@ -103,8 +103,7 @@ class StreamEncoder(codec.StreamEncoder):
         self._usage = event.usage
 
     def _note_tier(self, extras: dict[str, Json] | None) -> None:
-        if extras and isinstance(extras.get("service_tier"), str):
-            self._object.tier = extras["service_tier"]
+        self._object.tier = used_tier(extras) or self._object.tier
 
     def _end(self, event: Finished) -> None:
         self._note_tier(event.extras)

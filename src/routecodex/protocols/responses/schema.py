@@ -130,6 +130,8 @@ class RequestBody(Struct):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
     text: TextConfig | None = None
     reasoning: WireThinking | None = None
     metadata: dict[str, Any] | None = None
