@@ -307,3 +307,61 @@ def test_a_frame_that_is_not_json_fails_the_stream() -> None:
     events = decode(frames(chunk({"text": "A"})) + b"data: {oops\n\n")
     assert isinstance(events[-1], Failed)
     assert events[-1].error.code == "upstream_unparsable"
+
+
+def piece(*partial_args: Any, more: bool = True, **fields: Any) -> dict[str, Any]:
+    call: dict[str, Any] = {**fields, "willContinue": True} if more else fields
+    return {"functionCall": {**call, "partialArgs": list(partial_args)} if partial_args else call}
+
+
+def argument(path: str, **value: Any) -> dict[str, Any]:
+    return {"jsonPath": path, **value}
+
+
+def test_arguments_that_vertex_streams_in_parts_are_one_call() -> None:
+    events = decode(
+        frames(
+            chunk({**piece(name="look"), "thoughtSignature": "AAAA"}),
+            chunk(piece(argument("$.place", stringValue="Bos", willContinue=True))),
+            chunk(piece(argument("$.place", stringValue="ton"), argument("$.days[1].n", numberValue=2))),
+            chunk(piece(argument("$['a b']", boolValue=False), argument("$.none", nullValue="NULL_VALUE"))),
+            chunk(piece(more=False)),
+            chunk({"functionCall": {"name": "rest"}}),
+            chunk(piece(argument("$.id", stringValue="B"), name="see", id="x", more=False)),
+            chunk({"text": ""}, finishReason="STOP"),
+        )
+    )
+    whole = '{"place":"Boston","days":[null,{"n":2}],"a b":false,"none":null}'
+    assert grammatical(events)
+    assert fold(events).parts == (
+        ToolCall("call_r1_0", "look", whole, signature="AAAA"),
+        ToolCall("call_r1_1", "rest", "{}"),
+        ToolCall("x", "see", '{"id":"B"}'),
+    )
+    assert fold(events).finish == Finish("tool_calls", upstream_reason="STOP")
+
+
+def test_streamed_arguments_that_the_token_limit_cuts_off_stay_incomplete() -> None:
+    start = chunk(piece(name="run"))
+    cut = chunk(
+        piece(argument("$.cmd", stringValue="rm -rf /tmp", willContinue=True)), finishReason="MAX_TOKENS"
+    )
+    answer = fold(decode(frames(start, cut)))
+    assert answer.parts == (ToolCall("call_r1_0", "run", '{"cmd":"rm -rf /tmp"'),)
+    assert answer.finish == Finish("length", upstream_reason="MAX_TOKENS")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        argument("$"),
+        argument("$.a[", stringValue="x"),
+        argument("$.a[999999999]", stringValue="x"),
+        argument("$[0]", stringValue="x"),
+        {"jsonPath": 5},
+        "text",
+    ],
+)
+def test_malformed_pieces_of_arguments_are_skipped(odd: Any) -> None:
+    stream = frames(chunk(piece(odd, name="look", more=False)), chunk(piece(more=False), finishReason="STOP"))
+    assert fold(decode(stream)).parts == (ToolCall("call_r1_0", "look", "{}"),)

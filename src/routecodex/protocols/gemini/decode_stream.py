@@ -30,6 +30,7 @@ from routecodex.protocols import codec
 from routecodex.protocols.gemini.content import citations, list_field, placeholder
 from routecodex.protocols.gemini.errors import error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader
+from routecodex.protocols.gemini.partial_arguments import PartialArguments
 from routecodex.protocols.gemini.schema import (
     CalledFunction,
     Candidate,
@@ -126,6 +127,9 @@ class ChunkDecoder:
         self._sealed = False
         self._texts: list[str] = []
         self._calls = 0
+        self._partial: PartialArguments | None = None
+        """The arguments of the open call, if they arrive in several parts."""
+        self._calls_whole = True
         self._call_prefix = ""
         self._usage: WireUsage | None = None
         self._extras: dict[str, Json] = {}
@@ -156,11 +160,11 @@ class ChunkDecoder:
             return []
         self._ended = True
         events = self._begin(None)
+        self._calls_whole = self._partial is None or self.finish_reason == "STOP"
         self._close(events)
         events += self._usage_events()
-        events.append(
-            Finished(infer("gemini", self.finish_reason, has_calls=self._calls > 0), self._extras or None)
-        )
+        end = infer("gemini", self.finish_reason, has_calls=self._calls > 0, calls_whole=self._calls_whole)
+        events.append(Finished(end, self._extras or None))
         return events
 
     def fail(self, error: GatewayError) -> list[Event]:
@@ -221,13 +225,31 @@ class ChunkDecoder:
             self._sealed = True
 
     def _call(self, part: WireAnswerPart, call: CalledFunction, events: list[Event]) -> None:
+        if not call.name and (self._partial is not None or not _has_arguments(call)):
+            self._continue_call(part, call, events)
+            return
         id = call.id or f"{self._call_prefix}_{self._calls}"
         self._calls += 1
         self._start(ToolCall(id, call.name or ""), events)
+        if call.will_continue or call.partial_args:
+            self._partial = PartialArguments()
+            self._continue_call(part, call, events)
+            return
         events.append(ArgumentsDelta(self._index, _arguments(call)))
         if part.thought_signature is not None:
             events.append(SignatureDelta(self._index, part.thought_signature))
         events.append(PartFinished(self._index))
+
+    def _continue_call(self, part: WireAnswerPart, call: CalledFunction, events: list[Event]) -> None:
+        """Add to the open call; a piece without an open call has nothing to add to and is skipped."""
+        if self._partial is None:
+            return
+        self._partial.merge(json.decode_raw(call.args))
+        self._partial.add(call.partial_args)
+        if part.thought_signature is not None:
+            events.append(SignatureDelta(self._index, part.thought_signature))
+        if not call.will_continue:
+            self._close(events)
 
     def _opaque(self, part: dict[str, Json], substitute: Text | Media | None, events: list[Event]) -> None:
         self._start(Opaque("gemini", part, substitute), events)
@@ -239,6 +261,10 @@ class ChunkDecoder:
         events.append(PartStarted(self._index, part))
 
     def _close(self, events: list[Event]) -> None:
+        if self._partial is not None:
+            text = self._partial.text(complete=self._calls_whole)
+            self._partial = None
+            events += (ArgumentsDelta(self._index, text), PartFinished(self._index))
         if self._open is not None:
             events.append(PartFinished(self._index))
             self._open = None
@@ -252,6 +278,10 @@ def raw_parts(data: bytes) -> list[dict[str, Json]]:
         if not candidate.get("index"):
             return (candidate.get("content") or {}).get("parts") or []
     return []
+
+
+def _has_arguments(call: CalledFunction) -> bool:
+    return json.is_present(call.args)
 
 
 def _arguments(call: CalledFunction) -> str:

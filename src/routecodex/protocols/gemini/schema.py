@@ -174,9 +174,13 @@ def functions_of(tool: WireTool) -> list[FunctionDeclaration]:
 
 
 class CalledFunction(WireStruct):
+    """A call of an answer, or with `partial_args` one piece of it (see partial_arguments)."""
+
     name: str | None = None
     id: str | None = None
     args: Raw = ABSENT
+    partial_args: Any = None
+    will_continue: Any = None
 
 
 class ExecutableCode(WireStruct):
