@@ -7,7 +7,8 @@ Canonical reasons, and the value of each protocol:
     length          length          max_tokens                  incomplete: max_output_tokens   MAX_TOKENS
     tool_calls      tool_calls      tool_use                    completed (with calls)          STOP (calls)
     content_filter  content_filter  refusal, or stop_sequence   incomplete: content_filter      SAFETY, …
-    refusal         content_filter  refusal, or stop_sequence   completed (a refusal part)      SAFETY
+    refusal         content_filter  refusal, or stop_sequence   completed (a refusal part), or  SAFETY
+                                                                incomplete: content_filter
     pause           stop            pause_turn                  completed                       STOP
     error           stop            stop_sequence               failed                          OTHER
 

@@ -301,7 +301,7 @@ def test_items_only_responses_has_pass_and_those_of_others_do_not() -> None:
         ("tool_calls", "completed", None),
         ("length", "incomplete", {"reason": "max_output_tokens"}),
         ("content_filter", "incomplete", {"reason": "content_filter"}),
-        ("refusal", "completed", None),
+        ("refusal", "incomplete", {"reason": "content_filter"}),
         ("error", "failed", None),
     ],
 )
@@ -496,3 +496,33 @@ def test_encoded_answers_decode_to_the_same_answer_streamed_or_whole(
     back = fold([*decoder.feed(stream), *decoder.close()])
     assert plain(back) == plain(answer)
     assert json.loads(encode_response(answer, reply(request=None))) == final
+
+
+REFUSED = Finish("refusal", upstream_reason="refusal")
+
+
+@pytest.mark.parametrize("text", [(), (PartStarted(0, Text("I")), PartFinished(0))], ids=["empty", "text"])
+def test_refusal_of_anthropic_without_a_part_is_seen_by_the_client(text: tuple[Event, ...]) -> None:
+    plain = check(encoded(*text, Finished(REFUSED)))[-1]["response"]
+    assert (plain["status"], plain["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
+    details = {"type": "refusal", "category": "cyber", "explanation": "Blocked."}
+    explained = check(encoded(*text, Finished(REFUSED, {"stop_details": details})))[-1]["response"]
+    assert explained["status"] == "completed"
+    assert explained["output"][0]["content"][-1] == {"type": "refusal", "refusal": "Blocked."}
+
+
+def test_refusal_of_anthropic_without_a_part_in_a_whole_answer() -> None:
+    details = {"type": "refusal", "category": None, "explanation": "Blocked."}
+    response = Response(finish=REFUSED, extras={"stop_details": details})
+    body = json.loads(encode_response(response, reply()))
+    assert [part for item in body["output"] for part in item["content"]] == [
+        {"type": "refusal", "refusal": "Blocked."}
+    ]
+    bare = json.loads(encode_response(Response(finish=REFUSED), reply()))
+    assert (bare["status"], bare["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
+
+
+def test_refusal_part_is_not_repeated() -> None:
+    end = Finished(REFUSED, {"stop_details": {"explanation": "Blocked."}})
+    final = check(encoded(PartStarted(0, Refusal("No.")), PartFinished(0), end))[-1]["response"]
+    assert final["output"][0]["content"] == [{"type": "refusal", "refusal": "No."}]

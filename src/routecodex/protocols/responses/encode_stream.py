@@ -76,6 +76,8 @@ class StreamEncoder(codec.StreamEncoder):
         self._current: int | None = None
         self._waiting: dict[int, list[_PartEvent]] = {}
         self._chars = 0
+        self._refused = False
+        self._explanation = ""
 
     def encode(self, event: Event) -> bytes:
         if self.final_body is not None:
@@ -96,17 +98,21 @@ class StreamEncoder(codec.StreamEncoder):
         return self._sink.take()
 
     def _start(self, event: Started) -> None:
-        self._note_tier(event.extras)
+        self._note_extras(event.extras)
         self._create()
 
     def _set_usage(self, event: UsageReported) -> None:
         self._usage = event.usage
 
-    def _note_tier(self, extras: dict[str, Json] | None) -> None:
-        self._object.tier = used_tier(extras) or self._object.tier
+    def _note_extras(self, extras: dict[str, Json] | None) -> None:
+        if extras:
+            self._object.tier = used_tier(extras) or self._object.tier
+            details = extras.get("stop_details")
+            explanation = details.get("explanation") if isinstance(details, dict) else None
+            self._explanation = explanation if isinstance(explanation, str) else ""
 
     def _end(self, event: Finished) -> None:
-        self._note_tier(event.extras)
+        self._note_extras(event.extras)
         self._create()
         self._finish(event.finish)
 
@@ -211,7 +217,9 @@ class StreamEncoder(codec.StreamEncoder):
         head = self._part.extras.get(ITEM) if isinstance(self._part, Text) and self._part.extras else None
         if self._message is None or head or (isinstance(self._part, Text) and self._part.apart):
             self._message = MessageItemEncoder(self._next_position("msg"), head or {})
-        self._message.start("refusal" if isinstance(self._part, Refusal) else "output_text")
+        refusal = isinstance(self._part, Refusal)
+        self._refused = self._refused or refusal
+        self._message.start("refusal" if refusal else "output_text")
         self._item = self._message
         return self._message
 
@@ -269,6 +277,8 @@ class StreamEncoder(codec.StreamEncoder):
         while self._current is not None:
             self._dispatch(PartFinished(self._current))
         end = encode(NAME, finish)
+        if finish.reason == "refusal" and not self._refused:
+            end = self._refuse()
         if end == "failed":
             reason = finish.upstream_reason or "an error"
             self._fail(UpstreamFailed(f"the upstream ended its answer with {reason!r}"))
@@ -282,6 +292,18 @@ class StreamEncoder(codec.StreamEncoder):
             reason=None if status == "completed" else end,
         )
         self._sink.write(f"response.{status}", b'"response":' + self.final_body)
+
+    def _refuse(self) -> str:
+        """Write the explanation of a refusal that has no part, and return how the answer ends.
+
+        Anthropic refuses by its stop reason, and explains it in `stop_details` (Anthropic docs, handling stop
+        reasons). Without an explanation the answer is incomplete: it must not look complete.
+        """
+        if not self._explanation:
+            return "content_filter"
+        self._dispatch(PartStarted(-1, Refusal(self._explanation)))
+        self._dispatch(PartFinished(-1))
+        return "completed"
 
     def _fail(self, error: GatewayError) -> None:
         """End with `response.failed`; an unfinished call is left out, so that no client runs it."""
