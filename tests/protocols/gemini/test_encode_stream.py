@@ -27,9 +27,10 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Request, Tool
 from routecodex.canon.response import Response, fold, unfold
-from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.codec import EncodeOptions, ReplyContext
 from routecodex.protocols.gemini import CODEC
 from routecodex.protocols.gemini.thinking import unseal_signature
+from routecodex.protocols.messages import CODEC as MESSAGES
 from routecodex.protocols.tool_mapping import flat
 
 
@@ -259,3 +260,45 @@ def test_an_answer_survives_the_round_trip_streamed_or_whole(
     events = [*decoder.feed(write(*unfold(answer))), *decoder.close()]
     assert fold(events) == answer
     assert fold(CODEC.decode_response(CODEC.encode_response(answer, reply()))) == answer
+
+
+THOUGHTS = (
+    Started("up", "claude"),
+    PartStarted(0, Reasoning()),
+    ReasoningDelta(0, "Let me "),
+    ReasoningDelta(0, "look."),
+    SignatureDelta(0, "sig"),
+    PartFinished(0),
+    PartStarted(1, Reasoning(redacted=True)),
+    SignatureDelta(1, "secret"),
+    PartFinished(1),
+    PartStarted(2, ToolCall("toolu_1", "look", "{}")),
+    PartFinished(2),
+    Finished(Finish("tool_calls")),
+)
+
+
+def returned(contents: list[Any]) -> list[Any]:
+    """Return the assistant's blocks that Anthropic gets for these contents of a Gemini client."""
+    response = {"functionResponse": {"id": "toolu_1", "name": "look", "response": {"result": "sun"}}}
+    question = {"role": "user", "parts": [{"text": "Weather?"}]}
+    body = {"contents": [question, *contents, {"role": "user", "parts": [response]}]}
+    wire = CODEC.validate(json.dumps(body).encode(), model="m", stream=True)
+    options = EncodeOptions(model="claude-sonnet-4-5", provider="anthropic", max_output_tokens=99)
+    sent = json.loads(MESSAGES.encode_request(CODEC.decode_request(wire), options).body)
+    found: list[Any] = sent["messages"][1]["content"]
+    return found
+
+
+def test_thinking_of_anthropic_returns_with_its_text_after_a_stream() -> None:
+    """Google's Python SDK keeps one content per chunk, others collect the parts of all chunks."""
+    to = reply(provider="anthropic")
+    streamed = [answer["candidates"][0]["content"] for answer in objects(write(*THOUGHTS, to=to))]
+    together = {"role": "model", "parts": [part for content in streamed for part in content["parts"]]}
+    whole = json.loads(CODEC.encode_response(fold(THOUGHTS), to))["candidates"][0]["content"]
+    expected = [
+        {"type": "thinking", "thinking": "Let me look.", "signature": "sig"},
+        {"type": "redacted_thinking", "data": "secret"},
+        {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}},
+    ]
+    assert [returned(contents) for contents in (streamed, [together], [whole])] == [expected] * 3

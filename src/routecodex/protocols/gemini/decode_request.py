@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.gemini.content import decode_media
 from routecodex.protocols.gemini.field_names import camel_keys, to_json_schema, to_snake
-from routecodex.protocols.gemini.thinking import unseal_signature
+from routecodex.protocols.gemini.thinking import REDACTED, unseal_signature
 from routecodex.protocols.gemini.validate import CallMatcher
 from routecodex.wire import json
 
@@ -40,6 +42,7 @@ _OUTPUT_FIELDS = ("responseMimeType", "responseSchema", "responseJsonSchema")
 _PART_FIELDS = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 _EFFORTS: dict[str, Effort] = {"MINIMAL": "minimal", "LOW": "low", "MEDIUM": "medium", "HIGH": "high"}
 
+_EMPTY_TEXT = Text("")
 _WRAPPERS = ("result", "output")
 """Keys for a plain text result, because `response` must be an object (Google's docs, gemini-cli)."""
 
@@ -112,7 +115,43 @@ def _messages(contents: list[dict[str, Json]]) -> list[Message]:
         parts = tuple(_part(part, at=(at, position), matcher=matcher) for position, part in listed)
         results = all(isinstance(part, ToolResult) for part in parts)
         messages.append(Message("assistant" if model else "tool" if results else "user", parts))
-    return messages
+    return _join_thoughts(messages)
+
+
+def _join_thoughts(messages: list[Message]) -> list[Message]:
+    """Return the messages with the text of each streamed thought beside its signature.
+
+    A stream sends the text of a thought first and its signature in an empty part (see encode_stream).
+    Google's SDKs send these parts back as they came, the Python SDK in one content per chunk.
+    """
+    changes: dict[tuple[int, int], Part | None] = {}
+    thoughts: list[tuple[tuple[int, int], str]] = []
+    for at, message in enumerate(messages):
+        for position, part in enumerate(message.parts):
+            if isinstance(part, Reasoning) and part.signature is None:
+                thoughts.append(((at, position), part.text))
+            elif isinstance(part, Reasoning) and thoughts and _is_signature_alone(part):
+                changes |= dict.fromkeys(where for where, _ in thoughts)
+                changes[at, position] = replace(part, text="".join(text for _, text in thoughts))
+                thoughts = []
+            elif part != _EMPTY_TEXT:
+                thoughts = []
+    return _with_changes(messages, changes) if changes else messages
+
+
+def _is_signature_alone(part: Reasoning) -> bool:
+    return not part.text and not part.redacted and part.origin is not None
+
+
+def _with_changes(messages: list[Message], changes: dict[tuple[int, int], Part | None]) -> list[Message]:
+    """Return the messages with some parts replaced or (None) removed, without messages that become empty."""
+    changed = []
+    for at, message in enumerate(messages):
+        parts = (changes.get((at, position), part) for position, part in enumerate(message.parts))
+        left = tuple(part for part in parts if part is not None)
+        if left or not message.parts:
+            changed.append(replace(message, parts=left))
+    return changed
 
 
 def _part(part: dict[str, Json], *, at: tuple[int, int], matcher: CallMatcher) -> Part:
@@ -139,7 +178,9 @@ def _plain_part(part: dict[str, Json]) -> Text | Reasoning | Media | Opaque:
     extras = _rest(part)
     if part.get("thought"):
         origin, own = unseal_signature(signature) if signature else (None, None)
-        return Reasoning(text or "", signature=own, origin=origin, extras=extras)
+        redacted = own is not None and origin is not None and own.startswith(REDACTED)
+        own = own.removeprefix(REDACTED) if own is not None and redacted else own
+        return Reasoning(text or "", signature=own, redacted=redacted, origin=origin, extras=extras)
     # Text has no field for the owner of its signature, so the signature stays sealed.
     return Text(text or "", signature=signature, extras=extras)
 

@@ -35,7 +35,7 @@ from routecodex.protocols import codec
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.gemini.content import list_field
 from routecodex.protocols.gemini.errors import encode_error
-from routecodex.protocols.gemini.thinking import seal_signature
+from routecodex.protocols.gemini.thinking import REDACTED, seal_signature
 from routecodex.protocols.tool_mapping import ToolNames
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
@@ -84,7 +84,8 @@ class PartEncoder:
             case Reasoning():
                 if not part.text and not part.signature:
                     return None
-                return self.sign({"text": part.text, "thought": True}, part.signature)
+                mark = REDACTED if part.redacted and part.signature and self._reply.provider else ""
+                return self.sign({"text": part.text, "thought": True}, f"{mark}{part.signature or ''}")
             case Refusal():
                 return {"text": part.text} if part.text else None
             case ToolCall():
@@ -233,7 +234,7 @@ class StreamEncoder(codec.StreamEncoder):
             case Text():
                 part = Text("", signature=signature or part.signature)
             case Reasoning():
-                part = Reasoning("", signature=signature or part.signature)
+                part = Reasoning("", signature=signature or part.signature, redacted=part.redacted)
             case ToolCall():
                 arguments = part.arguments + "".join(ended.arguments)
                 part = replace(part, arguments=arguments, signature=signature or part.signature)

@@ -26,6 +26,10 @@ SKIP_SIGNATURE = "skip_thought_signature_validator"
 """Google's placeholder for calls of a history without a signature (Google's docs, thought signatures)."""
 
 
+REDACTED = "redacted:"
+"""Marks the sealed signature of redacted thinking, for which Gemini has no field."""
+
+
 def seal_signature(provider: str, signature: str) -> str:
     """Return the signature for the client, sealed if a provider's name is given."""
     return base64.b64encode(seal(provider, signature).encode()).decode() if provider else signature
