@@ -22,6 +22,15 @@ def frame(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 
+def numbered(first: int, *frames: bytes) -> list[bytes]:
+    """Return the frames with consecutive sequence numbers."""
+    found = [json.loads(frame.partition(b"data: ")[2]) for frame in frames]
+    return [
+        frame(**{"kind": one.pop("type"), "sequence_number": at, **one})
+        for at, one in enumerate(found, first)
+    ]
+
+
 def response(status: str = "completed", **fields: Any) -> dict[str, Any]:
     fixed = {"id": "resp_1", "object": "response", "created_at": 7, "model": "gpt", "status": status}
     return {**fixed, "error": None, "incomplete_details": None, "output": [], **fields}
@@ -42,7 +51,8 @@ CREATED = [
     frame("response.created", sequence_number=0, response=response("in_progress")),
     frame("response.in_progress", sequence_number=1, response=response("in_progress")),
 ]
-REASONING_FRAMES = [
+REASONING_FRAMES = numbered(
+    2,
     frame(
         "response.output_item.added", output_index=0, item={"type": "reasoning", "id": "rs_1", "summary": []}
     ),
@@ -55,8 +65,9 @@ REASONING_FRAMES = [
         "response.reasoning_summary_text.delta", item_id="rs_1", output_index=0, summary_index=1, delta="so"
     ),
     frame("response.output_item.done", output_index=0, item=REASONING_DONE),
-]
-TEXT_FRAMES = [
+)
+TEXT_FRAMES = numbered(
+    8,
     frame("response.output_item.added", output_index=1, item={**MESSAGE, "content": []}),
     frame("response.content_part.added", item_id="msg_1", output_index=1, content_index=0, part={}),
     frame("response.output_text.delta", item_id="msg_1", output_index=1, content_index=0, delta="hé"),
@@ -64,14 +75,15 @@ TEXT_FRAMES = [
     frame("response.output_text.done", item_id="msg_1", output_index=1, content_index=0, text="héllo"),
     frame("response.content_part.done", item_id="msg_1", output_index=1, content_index=0, part={}),
     frame("response.output_item.done", output_index=1, item=text_item("héllo")),
-]
-CALL_FRAMES = [
+)
+CALL_FRAMES = numbered(
+    15,
     frame("response.output_item.added", output_index=2, item=call_item("")),
     frame("response.function_call_arguments.delta", item_id="fc_1", output_index=2, delta='{"a"'),
     frame("response.function_call_arguments.delta", item_id="fc_1", output_index=2, delta=":1}"),
     frame("response.function_call_arguments.done", item_id="fc_1", output_index=2, arguments='{"a":1}'),
     frame("response.output_item.done", output_index=2, item=call_item('{"a":1}')),
-]
+)
 COMPLETED = [
     frame("response.completed", sequence_number=20, response=response(output=OUTPUT, usage=USAGE)),
 ]

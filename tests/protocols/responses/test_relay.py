@@ -9,6 +9,7 @@ from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.relay import Relay
+from routecodex.protocols.responses.whole import relay_response
 from tests.protocols.responses.grammar import events_of
 from tests.protocols.responses.streams import (
     CALL_FRAMES,
@@ -58,10 +59,10 @@ def test_outcome_is_filled() -> None:
     assert json.loads(outcome.body) == response(output=OUTPUT, usage=USAGE)
 
 
-def test_history_is_whole_where_the_final_output_is_empty() -> None:
-    end = frame("response.completed", response=response(usage=USAGE))
+def test_client_and_history_get_all_items_where_the_final_output_is_empty() -> None:
+    end = frame("response.completed", sequence_number=20, response=response(usage=USAGE))
     passed, pipe = relayed(*FULL[:-1], end)
-    assert passed.endswith(end)
+    assert events_of(passed)[-1] == events_of(COMPLETED[0])[0]
     assert pipe.outcome.body is not None
     assert json.loads(pipe.outcome.body)["output"] == OUTPUT
     assert pipe.outcome.finish == Finish("tool_calls", upstream_reason="completed")
@@ -91,8 +92,9 @@ def test_invalid_utf_8_of_the_upstream_is_relayed_or_replaced() -> None:
     broken = b'data: {"type":"response.failed","response":{"error":{"message":"no \xff","code":"x"}}}\n\n'
     with pytest.raises(UpstreamFailed, match="no \ufffd"):
         relay().feed(broken)
-    item = frame("response.output_item.done", item={"type": "message", "x": "?"}).replace(b"?", b"\xff")
-    end = frame("response.completed", response=response(usage=USAGE))
+    item = frame("response.output_item.done", sequence_number=2, item={"type": "message", "x": "?"})
+    item = item.replace(b"?", b"\xff")
+    end = frame("response.completed", sequence_number=3, response=response(output=OUTPUT, usage=USAGE))
     assert relayed(*CREATED, item, end)[0] == b"".join([*CREATED, item, end])
 
 
@@ -143,9 +145,8 @@ def test_failure_has_the_next_sequence_number() -> None:
 
 
 def test_failed_response_after_content_passes_and_is_noted() -> None:
-    failed = frame(
-        "response.failed", response=response("failed", error={"code": "server_error", "message": "x"})
-    )
+    error = {"code": "server_error", "message": "x"}
+    failed = frame("response.failed", sequence_number=15, response=response("failed", error=error))
     passed, pipe = relayed(*CREATED, *TEXT_FRAMES, failed)
     assert passed.endswith(failed)
     assert isinstance(pipe.outcome.error, UpstreamFailed)
@@ -173,3 +174,57 @@ def test_failure_without_a_created_frame_has_a_whole_object() -> None:
 
 def test_bare_completed_is_an_answer() -> None:
     assert relayed(*COMPLETED)[0] == COMPLETED[0]
+
+
+def without(stream: bytes, *, names: bool = False, numbers: bool = False, usage: bool = False) -> bytes:
+    """Return the stream with gaps that compatible servers leave."""
+    frames = []
+    for event in events_of(stream):
+        if numbers:
+            event.pop("sequence_number")
+        if usage and "response" in event:
+            event["response"].pop("usage", None)
+        name = b"" if names else f"event: {event['type']}\n".encode()
+        frames.append(name + b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n")
+    return b"".join(frames)
+
+
+@pytest.mark.parametrize("step", [1, 50, 10**6])
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [(True, False), (False, True), (True, True)],
+    ids=["Bedrock Mantle", "no numbers", "neither"],
+)
+def test_missing_event_lines_and_sequence_numbers_are_added(names: bool, numbers: bool, step: int) -> None:
+    stream = without(STREAM, names=names, numbers=numbers)
+    passed, pipe = relayed(*(stream[at : at + step] for at in range(0, len(stream), step)))
+    assert events_of(passed) == events_of(STREAM)
+    assert pipe.outcome.usage == Usage(input=10, output=5, cache_read=4, reasoning=2)
+
+
+def test_missing_usage_is_estimated_and_nothing_else_changes() -> None:
+    passed, pipe = relayed(without(STREAM, usage=True))
+    *before, end = events_of(passed)
+    *same, clean = events_of(STREAM)
+    assert before == same
+    # Reasoning, text and arguments have 6 + 5 + 7 characters.
+    assert pipe.outcome.usage == Usage(output=7, estimated=True)
+    usage = end["response"].pop("usage")
+    assert (usage["output_tokens"], usage["total_tokens"]) == (7, 7)
+    assert end["response"] == {name: value for name, value in clean["response"].items() if name != "usage"}
+    assert json.loads(pipe.outcome.body or b"")["usage"] == usage
+
+
+def test_failure_of_a_mended_stream_has_the_next_sequence_number() -> None:
+    passed, _ = relayed(without(b"".join(FULL[:12]), names=True, numbers=True))
+    events = events_of(passed)
+    assert [event["sequence_number"] for event in events] == list(range(13))
+    assert events[-1]["type"] == "response.failed"
+
+
+def test_missing_usage_of_a_whole_answer_is_estimated() -> None:
+    body = json.dumps(response(output=OUTPUT)).encode()
+    sent, outcome = relay_response(body, ReplyContext(id="abc", created=7, model="m", input_tokens=9))
+    assert outcome.usage == Usage(input=9, output=7, estimated=True)
+    assert json.loads(sent)["usage"]["total_tokens"] == 16
+    assert outcome.body == sent

@@ -165,7 +165,11 @@ def is_translated(body: bytes) -> bool:
 def is_relayed(body: bytes) -> bool:
     """Return whether the answer can be relayed, with its outcome."""
     sent, outcome = CODEC.relay_response(body, REPLY)
-    return sent == body and outcome.finish is not None
+    received, answer = json.loads(body), json.loads(sent)
+    if outcome.usage is not None and outcome.usage.estimated:
+        received.pop("usage", None)
+        answer.pop("usage")
+    return answer == received and outcome.finish is not None
 
 
 @pytest.mark.parametrize("path", list(paths(ANSWER)), ids=str)

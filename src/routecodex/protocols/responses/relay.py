@@ -2,10 +2,14 @@
 
 Until there is content every frame is decoded. Afterwards a run of frames passes as it came unless it holds
 one of the words of `_is_plain`: an item or the response may be complete, or have failed.
+
+Compatible servers leave out `event:` lines (Bedrock Mantle), sequence numbers or usage. The first frame with
+such a gap makes the relay mend all frames from there on; other streams are not slowed by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Raw
@@ -14,10 +18,10 @@ from msgspec.json import Decoder
 from routecodex.canon.errors import GatewayError
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.relay import FrameRelay
-from routecodex.protocols.responses.encode_items import ResponseObject, error_object
+from routecodex.protocols.responses.encode_items import ResponseObject, error_object, usage_object
 from routecodex.protocols.responses.errors import answer_error, unparsable
 from routecodex.protocols.responses.schema import CALLS, LIFECYCLE, TERMINAL, StreamChunk, read_chunk
-from routecodex.protocols.responses.whole import is_empty_item, read_outcome
+from routecodex.protocols.responses.whole import estimate_usage, is_empty_item, read_outcome
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
@@ -43,9 +47,12 @@ class Relay(FrameRelay):
         self._response = Raw(b"")
         self._items: list[Raw] = []
         self._last = b""
+        self._mends = False
+        self._final: bytes | None = None
+        """The final response object, if the upstream's is incomplete."""
 
     def _relay(self, run: bytes) -> bytes:
-        if self.started and _is_plain(run):
+        if self.started and not self._mends and _is_plain(run):
             self._last = run
             return run
         out: list[bytes] = []
@@ -81,8 +88,25 @@ class Relay(FrameRelay):
             self.outcome.error = failure
         if event.type in TERMINAL or not _lacks_content(event):
             self.started = True
-        self._last = frame.raw
-        return frame.raw
+        self._last = self._mended(frame, event)
+        return self._last
+
+    def _mended(self, frame: Frame, event: StreamChunk) -> bytes:
+        """Return the frame with its event line, sequence number and a complete response object."""
+        if event.type and not self._mends:
+            self._mends = event.sequence_number is None or frame.event != event.type.encode()
+        if not event.type or (not self._mends and self._final is None):
+            return frame.raw
+        fields = json.try_read(frame.data, _fields)
+        if fields is None:
+            return frame.raw
+        number = self._sequence() + 1 if self._last else 0
+        if not self._mends and event.sequence_number is not None:
+            number = event.sequence_number
+        changes: dict[str, Any] = {"type": event.type, "sequence_number": number}
+        if self._final is not None:
+            changes["response"] = Raw(self._final)
+        return sse.frame(json.encode({**changes, **_without(fields, changes)}), event.type.encode())
 
     def _note(self, event: StreamChunk) -> None:
         if event.type in LIFECYCLE and json.is_present(event.response):
@@ -103,12 +127,18 @@ class Relay(FrameRelay):
             return answer_error(nested or json.decode_raw(event.error) or flat)
         if not isinstance(response, dict):
             return stream_truncated()
-        body = bytes(event.response)
+        changes: dict[str, Any] = {}
         if not response.get("output") and self._items:
-            # Some upstreams leave `output` of the final response empty; the history needs all items.
-            body = json.encode({**_fields_of(event.response), "output": self._items})
+            # Some upstreams leave `output` of the final response empty.
+            changes["output"] = self._items
             response["output"] = [json.decode_raw(item) for item in self._items]
-        self.outcome = read_outcome(response, body, event.type)
+        self.outcome = read_outcome(response, bytes(event.response), event.type)
+        if self.outcome.usage is None:
+            self.outcome.usage = estimate_usage(response, self._reply)
+            changes["usage"] = usage_object(self.outcome.usage)
+        if changes:
+            self._final = json.encode({**_fields_of(event.response), **changes})
+            self.outcome.body = self._final
         self.ended = True
         return None
 
@@ -128,6 +158,10 @@ class Relay(FrameRelay):
 
 def _fields_of(response: Raw) -> dict[str, Raw]:
     return json.try_read(response, _fields) or {}
+
+
+def _without(fields: dict[str, Raw], names: Iterable[str]) -> dict[str, Raw]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def _lacks_content(event: StreamChunk) -> bool:

@@ -7,15 +7,20 @@ from typing import Any
 
 from routecodex.canon import finish
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.canon.events import Event
+from routecodex.canon.events import Event, Usage
 from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.response import Response, unfold
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.responses.decode_stream import StreamDecoder
+from routecodex.protocols.responses.encode_items import usage_object
 from routecodex.protocols.responses.encode_stream import StreamEncoder
 from routecodex.protocols.responses.errors import answer_error
 from routecodex.protocols.responses.schema import CALLS, NAME, decode_usage, finish_reason, objects
+from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
+
+_WRITTEN = ("text", "refusal", "arguments", "input")
+"""Fields of items and parts that the model writes."""
 
 
 def decode_response(body: bytes) -> Sequence[Event]:
@@ -40,8 +45,27 @@ def image_part(media: Media) -> Opaque | None:
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """Return the same-protocol answer unchanged, and its outcome."""
-    return body, read_outcome(_answer(body), body)
+    """Return the same-protocol answer, with missing usage estimated, and its outcome."""
+    answer = _answer(body)
+    outcome = read_outcome(answer, body)
+    if outcome.usage is None:
+        outcome.usage = estimate_usage(answer, reply)
+        body = json.encode({**json.read_fields(body), "usage": usage_object(outcome.usage)})
+        outcome.body = body
+    return body, outcome
+
+
+def estimate_usage(response: dict[str, Any], reply: ReplyContext) -> Usage:
+    """Return the usage of a response object from an upstream that reports none."""
+    return estimated_usage(reply.input_tokens, _written(response.get("output")))
+
+
+def _written(output: Any) -> int:
+    """Return the number of characters that the model wrote."""
+    if isinstance(output, dict):
+        texts = sum(len(output[name]) for name in _WRITTEN if isinstance(output.get(name), str))
+        return texts + sum(map(_written, (output.get("content"), output.get("summary"))))
+    return sum(map(_written, output)) if isinstance(output, list) else 0
 
 
 def read_outcome(response: dict[str, Any], body: bytes, kind: str = "") -> AnswerOutcome:
