@@ -169,3 +169,67 @@ def test_a_body_that_is_not_an_answer_is_raised() -> None:
         CODEC.relay_response(b"<html>", REPLY)
     with pytest.raises(UpstreamLimited):
         CODEC.relay_response(b'{"error":{"code":429,"message":"x"}}', REPLY)
+
+
+def usageless(*parts: Any, **candidate: Any) -> dict[str, Any]:
+    answer = chunk(*parts, **candidate)
+    del answer["usageMetadata"]
+    return answer
+
+
+WITHOUT_USAGE = frames(
+    usageless({"text": "Hel"}),
+    *(usageless({"text": "lo!"}) for _ in range(9)),
+    usageless(CALL),
+    usageless({"text": ""}, finishReason="STOP"),
+)
+
+
+@pytest.mark.parametrize("step", [1, 100, 10**6])
+def test_missing_usage_is_estimated_in_the_last_frame(step: int) -> None:
+    pipe = CODEC.relay(ReplyContext(id="abc", created=1, model="alias", input_tokens=9))
+    pieces = (WITHOUT_USAGE[at : at + step] for at in range(0, len(WITHOUT_USAGE), step))
+    out = b"".join(map(pipe.feed, pieces))
+    *before, last = WITHOUT_USAGE.split(b"\n\n")[:-1]
+    assert out == b"".join(block + b"\n\n" for block in before)
+    end = json.loads(pipe.close()[6:])
+    # 30 characters of text and `{}`.
+    assert end.pop("usageMetadata") == {
+        "promptTokenCount": 9,
+        "candidatesTokenCount": 11,
+        "totalTokenCount": 20,
+    }
+    assert end == json.loads(last[6:])
+    assert pipe.outcome.usage == Usage(input=9, output=11, estimated=True)
+
+
+def test_finish_reasons_in_every_chunk_without_usage_pass_in_order() -> None:
+    chunks = [usageless({"text": text}, finishReason="STOP") for text in "abc"]
+    out, pipe = run(*(frames(one) for one in chunks))
+    answers = [json.loads(block[6:]) for block in out.split(b"\n\n")[:-1]]
+    assert [answer.pop("usageMetadata", None) is not None for answer in answers] == [False, False, True]
+    assert answers == chunks
+    assert pipe.outcome.usage == Usage(output=2, estimated=True)
+
+
+def test_text_after_a_finish_without_usage_follows_it() -> None:
+    end, more = frames(usageless({"text": "a"}, finishReason="STOP")), frames(usageless({"text": "b"}))
+    out, pipe = run(end, more)
+    assert out == end + more
+    assert pipe.ended
+
+
+def test_failure_after_a_finish_without_usage_keeps_its_text() -> None:
+    pipe = CODEC.relay(REPLY)
+    end = frames(usageless({"text": "a"}, finishReason="STOP"))
+    assert pipe.feed(end) == b""
+    out = pipe.fail(UpstreamFailed("broken"))
+    assert out.startswith(end)
+    assert b'"error"' in out[len(end) :]
+
+
+def test_missing_usage_of_a_whole_answer_is_estimated() -> None:
+    answer = usageless({"text": "Hello"}, finishReason="STOP")
+    sent, outcome = CODEC.relay_response(json.dumps(answer).encode(), REPLY)
+    assert outcome.usage == Usage(output=2, estimated=True)
+    assert json.loads(sent)["usageMetadata"]["totalTokenCount"] == 2

@@ -1,12 +1,13 @@
 """Relays a Gemini stream to a Gemini client.
 
-After the first content a run of frames passes as it came unless it holds one of `_MARKERS`. Only a finish
-reason that denies the calls is corrected.
+After the first content a run of frames passes as it came unless it holds one of `_MARKERS`. A finish reason
+that denies the calls is corrected. Compatible servers report no usage: their last frame gets an estimate.
 """
 
 from __future__ import annotations
 
 from routecodex.canon.errors import GatewayError
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import encode, infer
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.gemini.decode_stream import (
@@ -15,17 +16,20 @@ from routecodex.protocols.gemini.decode_stream import (
     read_chunk,
     unparsable,
 )
+from routecodex.protocols.gemini.encode_stream import encode_usage
 from routecodex.protocols.gemini.errors import encode_error, error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader, compact
 from routecodex.protocols.gemini.schema import StreamChunk, WireAnswerPart
 from routecodex.protocols.gemini.thinking import standard_alphabet
 from routecodex.protocols.relay import FrameRelay
+from routecodex.protocols.translation import estimated_usage
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
 
 _MARKERS = (b'"finishReason"', b'"error"', b'"blockReason"', b'"functionCall"', b'"thoughtSignature"')
 _USAGE = b'"usageMetadata"'
+_DATA = b"data: "
 
 
 class OutcomeReader:
@@ -88,6 +92,9 @@ class Relay(FrameRelay):
         self.outcome = self._outcome_reader.outcome
         self._unread_usage = b""
         """The last run that passed undecoded and had usage."""
+        self._last = b""
+        """A frame with a finish reason that is held because no usage has arrived yet."""
+        self._size = OutputSize()
 
     def _finish(self) -> bytes:
         if self._outcome_reader.finish_reason is None:
@@ -95,20 +102,31 @@ class Relay(FrameRelay):
         self.ended = True
         self._read_usage()
         self._outcome_reader.conclude()
-        return b""
+        return self._last_with_usage() if self._last else b""
+
+    def _last_with_usage(self) -> bytes:
+        self.outcome.usage = estimated_usage(self._reply.input_tokens, self._size.chars())
+        return sse.frame(add_usage(self._last[len(_DATA) :], self.outcome.usage))
 
     def _error_frame(self, error: GatewayError) -> bytes:
         self._read_usage()
-        return sse.frame(json.encode(encode_error(error)[1]))
+        return self._take_last() + sse.frame(json.encode(encode_error(error)[1]))
+
+    def _take_last(self) -> bytes:
+        last, self._last = self._last, b""
+        return last
 
     def _unparsable(self) -> GatewayError:
         return unparsable("stream")
 
     def _relay(self, run: bytes) -> bytes:
-        if self.started and _is_plain(run):
+        frames = plain_frames(run) if self.started else 0
+        if frames:
             if _USAGE in run:
                 self._unread_usage = run
-            return run
+            else:
+                self._size.add_run(run, frames)
+            return self._take_last() + run if self._last else run
         out: list[bytes] = []
         for block in run.split(b"\n\n"):
             frame = sse.parse(block)
@@ -124,11 +142,12 @@ class Relay(FrameRelay):
         chunk = read_chunk(frame.data)
         if chunk is None:
             return self._break(self._unparsable())
+        last = self._take_last()
         reader = self._outcome_reader
         try:
             reader.note(chunk)
         except GatewayError as error:
-            return self._break(error)
+            return last + self._break(error)
         if chunk.usage_metadata is not None:
             self._unread_usage = b""
         if not self.started and _ends_hold(chunk):
@@ -136,8 +155,15 @@ class Relay(FrameRelay):
             if not _has_content(chunk):
                 reader.conclude()
                 self.outcome.empty = True
-        corrects = reader.needs_correction and chunk.candidate is not None and chunk.candidate.finish_reason
-        return sse.frame(reader.corrected(frame.data) if corrects else compact(frame.data))
+        self._size.add(frame, chunk)
+        ends = chunk.candidate is not None and chunk.candidate.finish_reason
+        sent = sse.frame(
+            reader.corrected(frame.data) if ends and reader.needs_correction else compact(frame.data)
+        )
+        if not ends or self.outcome.usage is not None or self._unread_usage:
+            return last + sent
+        self._last = sent
+        return last
 
     def _read_usage(self) -> None:
         """Read the last usage that passed undecoded."""
@@ -149,15 +175,60 @@ class Relay(FrameRelay):
                     return
 
 
-def _is_plain(run: bytes) -> bool:
-    """Whether the run has only well-formed frames without calls, signatures, errors or a finish."""
+class OutputSize:
+    """Counts the characters of an answer, for the estimate of its usage.
+
+    Frames that pass undecoded count by their size, without that of the smallest frame around a text.
+    """
+
+    __slots__ = ("_chars", "_envelope", "_frames", "_passed")
+
+    def __init__(self) -> None:
+        self._chars = 0
+        self._passed = 0
+        self._frames = 0
+        self._envelope = 0
+
+    def add_run(self, run: bytes, frames: int) -> None:
+        """Count frames that pass undecoded."""
+        self._passed += len(run)
+        self._frames += frames
+
+    def add(self, frame: Frame, chunk: StreamChunk) -> None:
+        """Count a decoded frame."""
+        written = written_chars(chunk)
+        self._chars += written
+        if written:
+            envelope = len(frame.raw) - written
+            self._envelope = min(self._envelope or envelope, envelope)
+
+    def chars(self) -> int:
+        """Return the count, rounded up."""
+        return self._chars + max(0, self._passed - self._frames * self._envelope)
+
+
+def written_chars(chunk: StreamChunk) -> int:
+    """Return the number of characters that the model wrote in a chunk."""
+    parts = chunk.candidate.parts if chunk.candidate else ()
+    texts = sum(len(part.text or "") for part in parts)
+    return texts + sum(len(bytes(part.function_call.args)) for part in parts if part.function_call)
+
+
+def add_usage(data: bytes, usage: Usage) -> bytes:
+    """Return an answer or chunk with this usage."""
+    return json.encode({**json.read_fields(data), "usageMetadata": encode_usage(usage)})
+
+
+def plain_frames(run: bytes) -> int:
+    """Return the number of frames if all are well-formed, without calls, signatures, errors or a finish."""
     frames = run.count(b"\n\n")
-    return (
+    is_plain = (
         run.startswith(b"data: {")
         and run.count(b"\ndata: {") == frames - 1
         and run.count(b"\n") == 2 * frames
         and not any(marker in run for marker in _MARKERS)
     )
+    return frames if is_plain else 0
 
 
 def _ends_hold(chunk: StreamChunk) -> bool:

@@ -10,7 +10,7 @@ from routecodex.canon.response import Response
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.gemini.decode_stream import ChunkDecoder, StreamDecoder, read_answer
 from routecodex.protocols.gemini.encode_stream import PartEncoder, encode_logprobs, encode_usage
-from routecodex.protocols.gemini.relay import OutcomeReader, is_empty_part
+from routecodex.protocols.gemini.relay import OutcomeReader, add_usage, is_empty_part, written_chars
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 
@@ -54,14 +54,18 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """Return a whole answer as it came, with its finish reason corrected if it contradicts its calls."""
+    """Return a whole answer, with a wrong finish reason corrected and missing usage estimated."""
     reader = OutcomeReader()
     answer = read_answer(body)
     reader.note(answer)
     reader.conclude()
     parts = answer.candidate.parts if answer.candidate else ()
     reader.outcome.empty = all(part.thought or is_empty_part(part) for part in parts)
-    return (reader.corrected(body) if reader.needs_correction else body), reader.outcome
+    body = reader.corrected(body) if reader.needs_correction else body
+    if reader.outcome.usage is None:
+        reader.outcome.usage = estimated_usage(reply.input_tokens, written_chars(answer))
+        body = add_usage(body, reader.outcome.usage)
+    return body, reader.outcome
 
 
 def encode_total(tokens: int) -> bytes:
