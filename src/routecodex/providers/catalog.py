@@ -98,7 +98,6 @@ _VENDORS: dict[str, Preset] = {
         models=_CLAUDE,
         dialect={"unsigned_thoughts": False, "unthought_turns": False, "composed_schemas": False},
     ),
-    # Gemini API docs, "Image understanding": images are inline data or uploaded files, not web addresses.
     "gemini": Preset(
         about="Google Gemini API",
         protocol="gemini",
@@ -112,7 +111,6 @@ _VENDORS: dict[str, Preset] = {
             "gemini-2.5-flash": _model(1_048_576, 65_536, vision=True),
             "gemini-2.5-flash-lite": _model(1_048_576, 65_536, vision=True),
         },
-        dialect={"image_urls": False},
     ),
     # Z.ai docs, "Deep Thinking": switched by the object `thinking`, the text is in reasoning_content. GLM-5.2
     # and later also take a reasoning_effort. The chat API accepts only "auto" for tool_choice, and no

@@ -135,6 +135,10 @@ PARTS: list[tuple[Any, tuple[Part, ...]]] = [
         (Media("file", "application/pdf", "AAAA", name="a.pdf"),),
     ),
     ([{"type": "file", "file": {"file_data": "AAAA"}}], (Media("file", "application/pdf", "AAAA"),)),
+    (
+        [{"type": "file", "file": {"file_data": "https://x/a.pdf", "filename": "a.pdf"}}],
+        (Media("file", url="https://x/a.pdf", name="a.pdf"),),
+    ),
     ([{"type": "file", "file": {"file_id": "file-1"}}], (Media("file", file_id="file-1"),)),
     ([{"type": "hologram", "x": 1}], (Opaque("chat", {"type": "hologram", "x": 1}),)),
 ]

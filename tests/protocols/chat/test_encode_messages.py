@@ -343,3 +343,10 @@ def test_sealed_reasoning_has_no_text_to_send() -> None:
     assert notices_of(request, to) == (
         "dropped reasoning: this upstream does not accept reasoning in requests",
     )
+
+
+def test_a_url_in_file_data_returns_to_a_chat_upstream() -> None:
+    """OpenRouter takes a URL there."""
+    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": "https://x/a.pdf"}}
+    request = decoded(messages=[{"role": "user", "content": [file]}])
+    assert messages(request) == [{"role": "user", "content": [file]}]

@@ -7,9 +7,13 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.chat import CODEC as CHAT
+from routecodex.protocols.codec import Codec, EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.gemini import CODEC
+from routecodex.protocols.messages import CODEC as MESSAGES
+from routecodex.protocols.responses import CODEC as RESPONSES
+from routecodex.providers.catalog import PRESETS
 
 FLASH = EncodeOptions(model="gemini-2.5-flash", provider="google")
 THREE = EncodeOptions(model="gemini-3-pro-preview", provider="google")
@@ -237,3 +241,50 @@ def test_refusals_are_text_and_foreign_parts_are_reported() -> None:
     body, notices = encode(HI, assistant(Refusal("No."), Opaque("responses", {"type": "computer_call"})))
     assert body["contents"][1]["parts"] == [{"text": "No."}]
     assert notices == ("dropped computer_call: only responses has it",)
+
+
+PDF = "https://a.example/a.pdf"
+
+
+@pytest.mark.parametrize(
+    ("codec", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_data": PDF}}]}]}),
+        (
+            RESPONSES,
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": PDF}]}]},
+        ),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": PDF}]}]}),
+        (
+            MESSAGES,
+            {
+                "max_tokens": 9,
+                "messages": [
+                    {"role": "user", "content": [{"type": "document", "source": {"type": "url", "url": PDF}}]}
+                ],
+            },
+        ),
+    ],
+    ids=["OpenRouter's file_data", "file_data", "file_url", "document"],
+)
+def test_files_by_url_are_file_data(codec: Codec, body: dict[str, Any]) -> None:
+    """Google's docs, file input methods: the Gemini API fetches public and signed URLs."""
+    request = codec.decode_request(codec.validate(json.dumps({"model": "m", **body}).encode()))
+    options = EncodeOptions(
+        model="gemini-2.5-flash", provider="gemini", dialect=Dialect(**PRESETS["gemini"].dialect)
+    )
+    encoded = CODEC.encode_request(request, options)
+    assert json.loads(encoded.body)["contents"] == [
+        {"role": "user", "parts": [{"fileData": {"mimeType": "application/pdf", "fileUri": PDF}}]}
+    ]
+    assert encoded.notices == ()
+
+
+@pytest.mark.parametrize("model", ["gemini-2.0-flash", "gemma-3-27b-it"])
+def test_old_models_fetch_no_urls(model: str) -> None:
+    body, notices = encode(
+        user(Media("image", url="https://a.example/a.png")),
+        options=EncodeOptions(model=model, provider="gemini"),
+    )
+    assert body["contents"][0]["parts"] == [{"text": "[image omitted: this provider fetches no URLs]"}]
+    assert notices == ("dropped image: this provider fetches no URLs",)

@@ -255,6 +255,9 @@ def _file(item: dict[str, Any]) -> Media:
     file = item["file"]
     name = file.get("filename")
     if file.get("file_data"):
+        # OpenRouter accepts a URL here (OpenRouter docs, PDF inputs), and pydantic-ai sends one.
+        if file["file_data"].startswith(("https://", "http://")):
+            return Media("file", url=file["file_data"], name=name, cache=item.get("cache_control"))
         media = _media_from_url("file", file["file_data"], cache=item.get("cache_control"))
         return Media(
             "file",

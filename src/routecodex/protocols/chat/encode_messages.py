@@ -294,7 +294,7 @@ def _media(media: Media, request: Request, options: EncodeOptions, notices: Noti
         kind = (media.media_type or "audio/wav").partition("/")[2]
         audio = {"data": media.data, "format": _AUDIO_FORMATS.get(kind, kind)}
         return {"type": "input_audio", "input_audio": audio}
-    if media.data is None:
+    if media.data is None and media.url is None:
         return {"type": "file", "file": {"file_id": media.file_id}}
     inline = {"filename": media.name or "document.pdf", "file_data": _url(media, "application/pdf")}
     return {"type": "file", "file": inline}
@@ -308,7 +308,7 @@ def _media_obstacle(media: Media, request: Request, options: EncodeOptions) -> t
     if media.data is not None:
         return None
     if media.url is not None:
-        if kind in ("file", "audio"):
+        if kind == "audio" or (kind == "file" and request.source != "chat"):
             return f"{kind} by URL", "chat accepts only inline files"
         if kind == "image" and not options.dialect.image_urls and not media.url.startswith("data:"):
             return f"{kind} by URL", "this upstream accepts only inline images"

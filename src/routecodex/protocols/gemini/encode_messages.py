@@ -83,6 +83,7 @@ class Contents:
         self._notices = notices
         self._same = request.source == "gemini"
         self._traits: ModelTraits = model_traits(options.model)
+        self._fetches_urls = options.dialect.image_urls and (self._same or self._traits.fetches_urls)
         self._out: list[dict[str, Json]] = []
         self._calls = iter(_pair_calls(request.messages))
         self._call_ids: set[str] = set()
@@ -201,7 +202,7 @@ class Contents:
             reason = "only its own provider can read it"
         elif media.kind == "image" and not self._options.vision:
             reason = "this model takes no images"
-        elif "fileData" in part and media.file_id is None and not self._options.dialect.image_urls:
+        elif "fileData" in part and media.file_id is None and not self._fetches_urls:
             reason = "this provider fetches no URLs"
         else:
             return part

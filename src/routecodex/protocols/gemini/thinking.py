@@ -89,7 +89,7 @@ class ModelTraits(Struct, frozen=True):
     """Capabilities of a model; `budgets` is its range of thinking budgets, `off` the budget for no thinking.
 
     Google's docs, thinking: 2.5 Pro cannot turn thinking off, so its `off` is its smallest budget; Gemini 3
-    takes levels.
+    takes levels. Google's docs, file input methods: models before 2.5 do not fetch files by URL.
     """
 
     thinks: bool = True
@@ -99,6 +99,7 @@ class ModelTraits(Struct, frozen=True):
     signs_calls: bool = False
     media_results: bool = False
     json_with_tools: bool = False
+    fetches_urls: bool = True
 
 
 def model_traits(model: str) -> ModelTraits:
@@ -106,12 +107,13 @@ def model_traits(model: str) -> ModelTraits:
     found = _GENERATION.search(model)
     if found is None:
         # `gemini-flash-latest` and similar aliases follow the newest generation, which still takes budgets.
-        return ModelTraits(signs_calls=model.endswith("-latest"), thinks="gemma" not in model)
+        gemma = "gemma" in model
+        return ModelTraits(signs_calls=model.endswith("-latest"), thinks=not gemma, fetches_urls=not gemma)
     generation = (int(found[1]), int(found[2] or 0))
     if generation >= (3, 0):
         return ModelTraits(levels=True, signs_calls=True, media_results=True, json_with_tools=True)
     if generation < (2, 5):
-        return ModelTraits(thinks=False)
+        return ModelTraits(thinks=False, fetches_urls=False)
     if "pro" in model:
         return ModelTraits(off=128, budgets=(128, 32768))
     return ModelTraits(budgets=(512, 24576)) if "lite" in model else ModelTraits()

@@ -75,7 +75,10 @@ def _image(value: dict[str, Json]) -> Media | Opaque:
 
 
 def _file(value: dict[str, Json]) -> Media:
-    media_type, data = None, value.get("file_data")
+    media_type, data, url = None, value.get("file_data"), value.get("file_url")
+    if data is not None and data.startswith(("https://", "http://")):
+        # OpenRouter accepts a URL in `file_data`, and clients send the same field to every provider.
+        data, url = None, url or data
     if data is not None:
         media_type, inner = split_data_url(data)
         data = inner if inner is not None else data
@@ -83,7 +86,7 @@ def _file(value: dict[str, Json]) -> Media:
         "file",
         media_type=media_type,
         data=data,
-        url=value.get("file_url"),
+        url=url,
         file_id=value.get("file_id"),
         name=value.get("filename"),
         extras=extra_fields(value, _FILE_FIELDS),
