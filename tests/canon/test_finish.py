@@ -42,6 +42,7 @@ REASONS: list[tuple[str, str, Reason]] = [
     ("gemini", "BLOCKLIST", "content_filter"),
     ("gemini", "PROHIBITED_CONTENT", "content_filter"),
     ("gemini", "SPII", "content_filter"),
+    ("gemini", "MODEL_ARMOR", "content_filter"),
     ("gemini", "IMAGE_SAFETY", "content_filter"),
     ("gemini", "IMAGE_RECITATION", "content_filter"),
     ("gemini", "MALFORMED_FUNCTION_CALL", "error"),

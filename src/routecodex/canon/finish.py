@@ -85,6 +85,7 @@ _DECODED: dict[str, dict[str, Reason]] = {
         "BLOCKLIST": "content_filter",
         "PROHIBITED_CONTENT": "content_filter",
         "SPII": "content_filter",
+        "MODEL_ARMOR": "content_filter",  # Vertex AI
         "IMAGE_SAFETY": "content_filter",
         "IMAGE_PROHIBITED_CONTENT": "content_filter",
         "IMAGE_RECITATION": "content_filter",
