@@ -6,9 +6,10 @@ import pytest
 
 from routecodex.canon.events import AnswerPart, PartStarted
 from routecodex.canon.parts import Media, Opaque, Text
-from routecodex.canon.response import Response
+from routecodex.canon.response import Response, fold
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.translation import replace_foreign_part, replace_foreign_parts
+from routecodex.wire import json
 
 IMAGE = {"inlineData": {"mimeType": "image/png", "data": "QUJD"}}
 DRAWN = Opaque("gemini", IMAGE, Media("image", media_type="image/png", data="QUJD"))
@@ -18,6 +19,11 @@ OWN = Opaque("gemini", {"thoughtSignature": "s", "toolCall": {"id": "1"}})
 
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
 GENERATED = {"type": "image_generation_call", "status": "completed", "result": "QUJD"}
+PAINTED = fold(
+    CODECS["responses"].decode_response(
+        json.encode({"status": "completed", "output": [{**GENERATED, "id": "ig_1", "output_format": "webp"}]})
+    )
+).parts[0]
 CASES: list[tuple[str, AnswerPart, AnswerPart, str]] = [
     ("chat", DRAWN, Opaque("chat", IMAGE_URL), ""),
     ("responses", DRAWN, Opaque("responses", GENERATED), ""),
@@ -25,6 +31,10 @@ CASES: list[tuple[str, AnswerPart, AnswerPart, str]] = [
     ("gemini", DRAWN, DRAWN, ""),
     ("chat", SPOKEN, Text("[audio omitted: audio/L16, 3 KB]"), "dropped inlineData"),
     ("responses", SPOKEN, Text("[audio omitted: audio/L16, 3 KB]"), "dropped inlineData"),
+    ("chat", PAINTED, Opaque("chat", {**IMAGE_URL, "image_url": {"url": "data:image/webp;base64,QUJD"}}), ""),
+    ("gemini", PAINTED, Opaque("gemini", {"inlineData": {"mimeType": "image/webp", "data": "QUJD"}}), ""),
+    ("messages", PAINTED, Text("[image omitted: image/webp, 1 KB]"), "dropped image_generation_call"),
+    ("responses", PAINTED, PAINTED, ""),
     ("messages", CODE, Text("\n```\n1\n```\n"), ""),
     ("gemini", CODE, CODE, ""),
     ("chat", OWN, OWN, "dropped toolCall"),

@@ -63,4 +63,5 @@ CODEC: Codec = Codec(
     keep_alive=b"",
     # Gemini clients ignore an error frame inside a stream, not a dropped connection.
     abort_after_error=True,
+    image_part=whole.image_part,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routecodex.canon.events import Event, Failed
-from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.gemini.content import encode_media
 from routecodex.protocols.gemini.decode_stream import ChunkDecoder, StreamDecoder, read_answer
 from routecodex.protocols.gemini.encode_stream import PartEncoder, encode_logprobs, encode_usage
 from routecodex.protocols.gemini.relay import OutcomeReader, add_usage, is_empty_part, written_chars
@@ -51,6 +52,13 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
     chars += sum(len(part.arguments) for part in response.parts if isinstance(part, ToolCall))
     usage = response.usage or estimated_usage(reply.input_tokens, chars)
     return json.encode({**encoder.answer(candidate), "usageMetadata": encode_usage(usage)})
+
+
+def image_part(media: Media) -> Opaque | None:
+    """Return an image as a part of an answer."""
+    if media.kind != "image" or media.data is None:
+        return None
+    return Opaque("gemini", encode_media(media, same_protocol=False))
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:

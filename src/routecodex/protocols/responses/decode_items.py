@@ -16,7 +16,7 @@ from routecodex.canon.events import (
     SignatureDelta,
     TextDelta,
 )
-from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols.responses.content import ITEM
 from routecodex.protocols.responses.schema import NAME, StreamChunk, objects
 from routecodex.wire import json
@@ -90,7 +90,15 @@ class OpaqueItemDecoder(ItemDecoder):
 
     def _end(self) -> None:
         if self._item is not None:
-            self._queue.finish(self._queue.start(Opaque(NAME, self._item)))
+            self._queue.finish(self._queue.start(Opaque(NAME, self._item, _generated_image(self._item))))
+
+
+def _generated_image(item: dict[str, Any]) -> Media | None:
+    """Return the image that OpenAI's image generation tool made, for clients of other protocols."""
+    data, form = item.get("result"), item.get("output_format")
+    if item.get("type") != "image_generation_call" or not isinstance(data, str) or not data:
+        return None
+    return Media("image", media_type=f"image/{form if isinstance(form, str) else 'png'}", data=data)
 
 
 class _Part:
