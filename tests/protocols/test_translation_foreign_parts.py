@@ -6,7 +6,8 @@ import pytest
 
 from routecodex.canon.events import AnswerPart, PartStarted
 from routecodex.canon.parts import Media, Opaque, Text
-from routecodex.canon.response import Response, fold
+from routecodex.canon.response import Response, fold, unfold
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.translation import replace_foreign_part, replace_foreign_parts
 from routecodex.wire import json
@@ -60,3 +61,40 @@ def test_media_that_is_elsewhere_is_named_by_its_address() -> None:
     film = Opaque("gemini", {}, Media("video", url="https://a.example/film.mp4"))
     said = replace_foreign_part(PartStarted(0, film), CODECS["chat"]).part
     assert said == Text("[video omitted: https://a.example/film.mp4]")
+
+
+URL = "https://a.example/page"
+PAGE = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 5}
+NESTED = {
+    "type": "url_citation",
+    "url_citation": {"url": URL, "title": "A", "start_index": 0, "end_index": 5},
+}
+DOCUMENT = {"type": "char_location", "cited_text": "x", "document_index": 0, "document_title": "A"}
+RESULT = {"type": "search_result_location", "cited_text": "x", "source": URL, "title": "A"}
+INTERNAL = {**RESULT, "source": "wiki/page"}
+FILE = {"type": "file_citation", "file_id": "f", "filename": "a.pdf", "index": 5}
+TAKEN: list[tuple[dict[str, Any], set[str]]] = [
+    (PAGE, {"chat", "responses", "messages", "gemini"}),
+    (NESTED, {"chat", "responses", "messages", "gemini"}),
+    (RESULT, {"chat", "responses", "messages", "gemini"}),
+    (INTERNAL, {"messages"}),
+    (DOCUMENT, {"messages"}),
+    (FILE, {"responses"}),
+]
+
+
+@pytest.mark.parametrize(("citation", "clients"), TAKEN, ids=range(len(TAKEN)))
+def test_a_citation_reaches_the_client_or_a_notice_names_its_loss(
+    citation: dict[str, Any], clients: set[str]
+) -> None:
+    response = Response(parts=(Text("Hello", annotations=(citation,)),))
+    for name, codec in CODECS.items():
+        lost = () if name in clients else (f"dropped citations: answers of {name} cannot have them",)
+        assert replace_foreign_parts(response, codec) == (response, lost)
+        reply = ReplyContext(id="abc", created=7, model="m")
+        sent = codec.encode_response(response, reply)
+        encoder = codec.stream_encoder(reply)
+        streamed = b"".join(map(encoder.encode, unfold(response)))
+        if citation not in (INTERNAL, DOCUMENT, FILE):
+            assert URL.encode() in sent
+            assert URL.encode() in streamed

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event, TextDelta, Usage
 from routecodex.canon.finish import Finish
-from routecodex.canon.parts import Media, Opaque
+from routecodex.canon.parts import Json, Media, Opaque
 from routecodex.canon.request import ProtocolName, Request, RequestFeatures
 from routecodex.canon.response import Response
 from routecodex.protocols.dialect import Dialect
@@ -97,6 +97,10 @@ def _never(_signature: str) -> bool:
 
 def _no_image(_media: Media) -> Opaque | None:
     return None
+
+
+def _any_citation(_annotation: Json) -> bool:
+    return True
 
 
 _PLAIN: Final = Dialect()
@@ -315,6 +319,8 @@ class Codec:
     """HTTP status and error envelope of the protocol, with `code` and `details` at the top level."""
     image_part: Callable[[Media], Opaque | None] = _no_image
     """A part of an answer with this image; None if answers of the protocol cannot have images."""
+    takes_citation: Callable[[Json], bool] = _any_citation
+    """Whether answers of the protocol can have this citation, which may come from another protocol."""
     keep_alive: bytes = KEEP_ALIVE
     """Sent on a relayed stream without data; empty if clients fail on comments."""
     abort_after_error: bool = False

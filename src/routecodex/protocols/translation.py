@@ -5,7 +5,7 @@ Parts that only the provider's protocol has are replaced for clients of another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,14 +39,36 @@ def replace_foreign_part(event: PartStarted, client: Codec) -> PartStarted:
 
 def replace_foreign_parts(response: Response, client: Codec) -> tuple[Response, tuple[str, ...]]:
     """Return the answer in parts that the client's protocol has, and notices of the dropped ones."""
-    if not any(_is_foreign(part, client) for part in response.parts):
-        return response, ()
-    parts = tuple(_replaced(part, client) for part in response.parts)
     notices = Notices()
+    if _lost_citations(response.parts, client):
+        notices.dropped("citations", f"answers of {client.name} cannot have them")
+    if not any(_is_foreign(part, client) for part in response.parts):
+        return response, notices.lines()
+    parts = tuple(_replaced(part, client) for part in response.parts)
     for before, after in zip(response.parts, parts, strict=True):
         if isinstance(before, Opaque) and _is_lost(before, after, client):
             notices.dropped(_name(before), f"answers of {client.name} cannot have it")
     return replace(response, parts=parts), notices.lines()
+
+
+def cited_page(annotation: Json) -> tuple[str, str] | None:
+    """Return URL and title of the page that an annotation of any protocol cites; None if it names none.
+
+    Chat nests them under `url_citation`; a search result of messages has its URL in `source`.
+    """
+    if not isinstance(annotation, dict):
+        return None
+    nested = annotation.get("url_citation")
+    fields = nested if isinstance(nested, dict) else annotation
+    url, title = fields.get("url"), fields.get("title")
+    if url is None and str(fields.get("source")).startswith(("https://", "http://")):
+        url = fields["source"]
+    return (url, title if isinstance(title, str) else "") if isinstance(url, str) and url else None
+
+
+def _lost_citations(parts: Iterable[AnswerPart], client: Codec) -> bool:
+    texts = (part for part in parts if isinstance(part, Text))
+    return any(not client.takes_citation(citation) for text in texts for citation in text.annotations)
 
 
 def _is_foreign(part: AnswerPart, client: Codec) -> bool:

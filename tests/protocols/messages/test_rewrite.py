@@ -7,6 +7,8 @@ import pytest
 
 from routecodex.protocols.codec import EncodedRequest
 from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages.decode_request import decode_request
+from routecodex.protocols.messages.encode_request import encode_request
 from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.validate import validate
@@ -262,3 +264,28 @@ def test_schemas_without_compositions_at_their_root_stay_byte_for_byte() -> None
     data = with_tools(PLAIN, b'{"name":"none"}', b'{"name":"null","input_schema":null}')
     encoded = rewritten(data, dialect=Dialect(composed_schemas=False))
     assert encoded == EncodedRequest(data.replace(b'"asked"', b'"m-1"'))
+
+
+def test_citations_that_the_gateway_made_are_removed() -> None:
+    own = {
+        "type": "web_search_result_location",
+        "url": "https://a",
+        "encrypted_index": "Eo8B",
+        "cited_text": "",
+    }
+    made = {**own, "encrypted_index": "rcx1.citation"}
+    both, alone, plain = (
+        {"type": "text", "text": "x", "citations": [own, made]},
+        {"type": "text", "text": "y", "citations": [made]},
+        {"type": "text", "text": "z", "citations": [own]},
+    )
+    data = history(both, alone, plain)
+    again = json.decode(encode_request(decode_request(validate(data)), OPTIONS).body)
+    sent = rewritten(data)
+    assert again["messages"][1] == json.decode(sent.body)["messages"][1]
+    assert sent.notices == ()
+    assert json.decode(sent.body)["messages"][1]["content"] == [
+        {"type": "text", "text": "x", "citations": [own]},
+        {"type": "text", "text": "y"},
+        plain,
+    ]

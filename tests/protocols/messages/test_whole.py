@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from anthropic.types import TextBlock
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded
 from routecodex.canon.events import AnswerPart, Usage
@@ -194,3 +195,19 @@ def test_a_citation_of_an_unexpected_type_is_left_out() -> None:
     assert fold(decoded(encoded(list(unfold(response))))).parts == (
         Text("hi", annotations=({"type": "char_location"},)),
     )
+
+
+def test_pages_that_another_protocol_cites_are_results_of_a_web_search() -> None:
+    """Gemini's grounding, as its decoder reports it; the types are those of Anthropic's SDK."""
+    page = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 0, "end_index": 2}
+    response = Response(parts=(Text("It is so.", annotations=(page,)),))
+    (block,) = json.decode(encode_response(response, reply()))["content"]
+    location = {
+        "type": "web_search_result_location",
+        "url": "https://a",
+        "title": "A",
+        "cited_text": "It",
+        "encrypted_index": "rcx1.citation",
+    }
+    assert block == {"type": "text", "text": "It is so.", "citations": [location]}
+    assert TextBlock.model_validate(block, strict=True).citations is not None

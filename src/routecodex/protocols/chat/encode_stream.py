@@ -31,7 +31,7 @@ from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import InputUnwrapper, ToolNames
-from routecodex.protocols.translation import estimated_usage, used_tier
+from routecodex.protocols.translation import cited_page, estimated_usage, used_tier
 from routecodex.wire import json
 
 DONE = b"data: [DONE]\n\n"
@@ -270,22 +270,28 @@ def annotation_of(value: Json, *, start: int, end: int) -> Json | None:
     """
     if not isinstance(value, dict):
         return None
-    kind, url = value.get("type"), value.get("url")
+    kind = value.get("type")
     # Chat's own form: the details are under the name of the type.
     if isinstance(kind, str) and isinstance(value.get(kind), dict):
         return value
-    if not isinstance(url, str) or not url:
+    page = cited_page(value)
+    if page is None:
         return None
-    first, last, title = value.get("start_index"), value.get("end_index"), value.get("title")
+    first, last = value.get("start_index"), value.get("end_index")
     if not isinstance(first, int) or not isinstance(last, int):
         first, last = 0, end - start
     citation = {
-        "url": url,
-        "title": title if isinstance(title, str) else "",
+        "url": page[0],
+        "title": page[1],
         "start_index": start + first,
         "end_index": start + last,
     }
     return {"type": "url_citation", "url_citation": citation}
+
+
+def takes_citation(annotation: Json) -> bool:
+    """Return whether a chat answer can have this citation."""
+    return annotation_of(annotation, start=0, end=0) is not None
 
 
 def annotations_of(texts: Iterable[Text]) -> list[Json]:

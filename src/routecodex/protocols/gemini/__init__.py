@@ -64,4 +64,5 @@ CODEC: Codec = Codec(
     # Gemini clients ignore an error frame inside a stream, not a dropped connection.
     abort_after_error=True,
     image_part=whole.image_part,
+    takes_citation=encode_stream.takes_citation,
 )

@@ -37,7 +37,7 @@ from routecodex.protocols.gemini.content import list_field
 from routecodex.protocols.gemini.errors import encode_error
 from routecodex.protocols.gemini.thinking import REDACTED, seal_signature
 from routecodex.protocols.tool_mapping import ToolNames
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.translation import cited_page, estimated_usage
 from routecodex.wire import json, sse
 
 _METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "finishMessage")
@@ -107,8 +107,7 @@ class PartEncoder:
         """Return the finish reason, the metadata and the citations of the candidate."""
         fields: dict[str, Json] = {"finishReason": encode("gemini", finish)}
         fields.update({name: extras[name] for name in _METADATA if name in extras} if extras else {})
-        sources = [_citation_source(citation) for citation in citations if isinstance(citation, dict)]
-        sources = [source for source in sources if source["uri"]]
+        sources = [_citation_source(citation) for citation in citations if takes_citation(citation)]
         if sources and "groundingMetadata" not in fields:
             fields.setdefault("citationMetadata", {"citationSources": sources})
         return fields
@@ -126,11 +125,17 @@ def _arguments(arguments: str) -> Json:
 def _citation_source(citation: dict[str, Json]) -> dict[str, Json]:
     nested = citation.get("url_citation")  # The shape of chat (OpenAI API reference, annotations).
     fields = nested if isinstance(nested, dict) else citation
+    page = cited_page(citation)
     return {
         "startIndex": fields.get("start_index") or 0,
         "endIndex": fields.get("end_index") or 0,
-        "uri": fields.get("url") or "",
+        "uri": page[0] if page is not None else "",
     }
+
+
+def takes_citation(annotation: Json) -> bool:
+    """Return whether a Gemini answer can have this citation."""
+    return cited_page(annotation) is not None
 
 
 class StreamEncoder(codec.StreamEncoder):

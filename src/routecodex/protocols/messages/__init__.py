@@ -55,4 +55,5 @@ CODEC: Codec = Codec(
     relay=relay.Relay,
     decode_error=errors.decode_error,
     encode_error=errors.encode_error,
+    takes_citation=encode_stream.takes_citation,
 )

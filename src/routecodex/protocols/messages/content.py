@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -14,6 +14,8 @@ from routecodex.protocols import sealed_signatures
 from routecodex.wire import json
 
 NAME: Final = "messages"
+MADE_CITATION: Final = f"{sealed_signatures.SEAL}citation"
+"""The `encrypted_index` of citations that the gateway made of those of another protocol."""
 ID_LIMIT = 64
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -78,6 +80,15 @@ def citations_of(block: Fields) -> tuple[Json, ...]:
     """Return the citations of a text block; empty if the field is not a list."""
     found = block.get("citations")
     return tuple(found) if isinstance(found, list) else ()
+
+
+def returnable_citations(citations: Iterable[Json]) -> list[Json]:
+    """Return the citations that may go to a provider: those that the gateway has not made."""
+    return [citation for citation in citations if _is_own(citation)]
+
+
+def _is_own(citation: Json) -> bool:
+    return not isinstance(citation, dict) or citation.get("encrypted_index") != MADE_CITATION
 
 
 def _text(block: Fields) -> Part:

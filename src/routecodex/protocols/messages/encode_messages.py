@@ -16,7 +16,13 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import EncodeOptions
-from routecodex.protocols.messages.content import NAME, CallIds, holds_block, original_block
+from routecodex.protocols.messages.content import (
+    NAME,
+    CallIds,
+    holds_block,
+    original_block,
+    returnable_citations,
+)
 from routecodex.protocols.messages.thinking import reasoning_obstacle
 from routecodex.protocols.tool_mapping import flat_call
 from routecodex.wire import json
@@ -258,8 +264,8 @@ def _trim_prefill(messages: list[Fields]) -> None:
 def _text_block(part: Text, *, source: str) -> Fields:
     block: Fields = {"type": "text", "text": part.text}
     if source == NAME:
-        if part.annotations:
-            block["citations"] = list(part.annotations)
+        if citations := returnable_citations(part.annotations):
+            block["citations"] = citations
         block.update(part.extras or {})
         if holds_block(part):
             block = original_block(part) or block

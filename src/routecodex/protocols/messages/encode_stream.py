@@ -30,12 +30,12 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 from routecodex.protocols import codec
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import thinking
-from routecodex.protocols.messages.content import NAME, CallIds
+from routecodex.protocols.messages.content import MADE_CITATION, NAME, CallIds
 from routecodex.protocols.messages.decode_stream import usage_object
 from routecodex.protocols.messages.errors import error_frame
 from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import ToolNames, flat_call, wrap_input
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.translation import cited_page, estimated_usage
 from routecodex.wire import json, sse
 
 Fields = dict[str, Any]
@@ -257,13 +257,14 @@ class StreamEncoder(codec.StreamEncoder):
         return self._open_block(part, index, block, template=template) + part.head + delta
 
     def _annotation(self, part: _Part, event: AnnotationDelta) -> bytes:
-        if not is_citation(event.annotation):
+        citation = citation_of(event.annotation)
+        if citation is None:
             return b""
         out = b""
         if part.block is None:
             out = self._open_block(part, event.index, {"type": "text", "text": ""}, template=_TEXT)
         assert part.block is not None
-        return out + _DELTA % (part.block, _CITATION) + json.encode(event.annotation) + _DELTA_END
+        return out + _DELTA % (part.block, _CITATION) + json.encode(citation) + _DELTA_END
 
     def _start_call(self, part: _Part, index: int, call: ToolCall) -> bytes:
         block = self._encoder.call(call)
@@ -427,7 +428,31 @@ def sends_message_stop(reply: ReplyContext, finished: Finish) -> bool:
     return reply.message_stop_after_calls or finished.reason != "tool_calls"
 
 
-def is_citation(annotation: Json) -> bool:
-    """Whether an annotation is a citation of messages."""
+def citation_of(annotation: Json, text: str = "") -> Fields | None:
+    """Return an annotation of `text` as a citation of messages; None if it is not one and names no page.
+
+    A page is cited as a result of a web search. Its `encrypted_index` marks it, because Anthropic rejects one
+    that it has not made: the citation does not return to a provider.
+    """
     kind = annotation.get("type") if isinstance(annotation, dict) else None
-    return isinstance(kind, str) and kind in _CITATIONS
+    if isinstance(kind, str) and kind in _CITATIONS:
+        return dict(annotation)
+    page = cited_page(annotation)
+    if page is None:
+        return None
+    nested = annotation.get("url_citation")
+    fields = nested if isinstance(nested, dict) else annotation
+    first, last = fields.get("start_index"), fields.get("end_index")
+    cited = text[first:last] if isinstance(first, int) and isinstance(last, int) else text
+    return {
+        "type": "web_search_result_location",
+        "url": page[0],
+        "title": page[1] or None,
+        "cited_text": cited,
+        "encrypted_index": MADE_CITATION,
+    }
+
+
+def takes_citation(annotation: Json) -> bool:
+    """Return whether a messages answer can have this citation."""
+    return citation_of(annotation) is not None

@@ -1,7 +1,8 @@
 """Rewrites a messages request for a messages provider; bytes that need not change stay.
 
 The model name is replaced in the bytes. Thinking blocks of another provider are removed, and unsigned ones if
-the provider rejects them; those sealed for this provider are unsealed.
+the provider rejects them; those sealed for this provider are unsealed. Citations that the gateway made of
+those of another protocol are removed.
 """
 
 from __future__ import annotations
@@ -12,20 +13,27 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.notices import Notices
+from routecodex.canon.parts import Json
 from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.large_body import replace_model
+from routecodex.protocols.messages.content import MADE_CITATION, returnable_citations
 from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart
 from routecodex.protocols.messages.thinking import FOREIGN, UNSIGNED, carried_signature
 from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
+from routecodex.wire.json import ABSENT
 
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
 _THINKING_BLOCKS = ("thinking", "redacted_thinking")
 _RESULT_BLOCKS = ("tool_result",)
+_MADE = MADE_CITATION.encode()
 
 SignatureChanges = dict[int, dict[int, str | None]]
-"""New signatures of thinking blocks by message and block; None removes the block."""
+"""New signatures of thinking blocks by message and block; None removes the block.
+
+MADE_CITATION stands for a text block whose citations the gateway made.
+"""
 
 
 def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
@@ -88,6 +96,8 @@ def _signature_changes(wire: RequestBody, options: EncodeOptions) -> SignatureCh
         for at, block in enumerate(message.content):
             sealed = _signature_of(block)
             if sealed is None:
+                if block.citations is not ABSENT and _MADE in bytes(block.citations):
+                    changed[at] = MADE_CITATION
                 continue
             signature = _changed_signature(sealed, options)
             if signature != sealed:
@@ -143,7 +153,9 @@ def _edited_message(message: Raw, signatures: dict[int, str | None]) -> Raw | No
             blocks.append(block)
             continue
         signature = signatures[at]
-        if signature is not None:
+        if signature == MADE_CITATION:
+            blocks.append(_without_made_citations(block))
+        elif signature is not None:
             blocks.append(_with_signature(block, signature))
     if not blocks:
         return None
@@ -155,6 +167,12 @@ def _with_signature(block: Raw, signature: str) -> Raw:
     fields = json.read_fields(bytes(block))
     fields["signature" if "signature" in fields else "data"] = Raw(json.encode(signature))
     return Raw(json.encode(fields))
+
+
+def _without_made_citations(block: Raw) -> Raw:
+    fields: dict[str, Json] = {**json.read_fields(bytes(block))}
+    own = returnable_citations(json.decode_raw(fields.pop("citations")))
+    return Raw(json.encode({**fields, "citations": own} if own else fields))
 
 
 def _thinking_obstacle(wire: RequestBody, changes: SignatureChanges, options: EncodeOptions) -> str | None:

@@ -33,6 +33,7 @@ class WirePart(Struct, gc=False):
     thinking: Raw = ABSENT
     signature: str | None = None
     data: str | None = None
+    citations: Raw = ABSENT
     cache_control: dict[str, Any] | None = None
 
 

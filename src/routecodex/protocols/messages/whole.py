@@ -21,7 +21,7 @@ from routecodex.protocols.messages.encode_messages import input_of
 from routecodex.protocols.messages.encode_stream import (
     BlockEncoder,
     Fields,
-    is_citation,
+    citation_of,
     message_head,
     relayed_stop_reason,
     stop_fields,
@@ -157,7 +157,9 @@ def _blocks(part: AnswerPart, encoder: BlockEncoder) -> list[Fields]:
 
 
 def _text(part: Text | Refusal) -> list[Fields]:
-    citations = [a for a in part.annotations if is_citation(a)] if isinstance(part, Text) else []
+    annotations = part.annotations if isinstance(part, Text) else ()
+    encoded = (citation_of(annotation, part.text) for annotation in annotations)
+    citations = [citation for citation in encoded if citation is not None]
     if not part.text and not citations:
         return []
     block: Fields = {"type": "text", "text": part.text}

@@ -57,4 +57,5 @@ CODEC: Codec = Codec(
     decode_error=errors.decode_error,
     encode_error=errors.encode_error,
     image_part=whole.image_part,
+    takes_citation=encode_stream.takes_citation,
 )

@@ -43,7 +43,7 @@ from routecodex.protocols.responses.encode_items import (
 )
 from routecodex.protocols.responses.schema import NAME, objects
 from routecodex.protocols.tool_mapping import ToolNames
-from routecodex.protocols.translation import estimated_usage, used_tier
+from routecodex.protocols.translation import cited_page, estimated_usage, used_tier
 
 _ANNOTATION_TYPES = frozenset({"file_citation", "url_citation", "container_file_citation", "file_path"})
 _PartEvent = (
@@ -332,15 +332,21 @@ def encode_annotation(value: Json, at: int) -> Json | None:
     if isinstance(nested, dict):
         value = {"type": "url_citation", **nested}
     kind = str(value.get("type"))
-    if kind == "url_citation" or (kind not in _ANNOTATION_TYPES and "url" in value):
+    page = cited_page(value)
+    if kind == "url_citation" or (kind not in _ANNOTATION_TYPES and page is not None):
         return {
             "type": "url_citation",
-            "url": value.get("url") or "",
-            "title": value.get("title") or "",
+            "url": page[0] if page is not None else "",
+            "title": page[1] if page is not None else "",
             "start_index": value.get("start_index", at),
             "end_index": value.get("end_index", at),
         }
     return value if kind in _ANNOTATION_TYPES else None
+
+
+def takes_citation(annotation: Json) -> bool:
+    """Return whether a Responses answer can have this citation."""
+    return encode_annotation(annotation, 0) is not None
 
 
 def encode_logprobs(entries: Iterable[Json]) -> list[Json]:
