@@ -23,6 +23,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.protocols.chat.decode_stream import StreamDecoder
+from routecodex.protocols.chat.whole import decode_response
 from routecodex.wire import json, sse
 from tests.kit import answers
 from tests.kit.test_grammar import ANSWERS, frames_of
@@ -50,6 +51,36 @@ def chunked(stream: bytes, cuts: list[int]) -> list[Any]:
     pieces = [stream[start:end] for start, end in itertools.pairwise(edges)]
     decoded = [event for piece in pieces for event in decoder.feed(piece)]
     return comparable([*decoded, *decoder.close()])
+
+
+PAGES = {
+    "citations": ["https://a", "https://b", "https://c", 5],
+    "search_results": [{"title": "B", "url": "https://b"}, {"url": "https://a"}, "x"],
+}
+CITED = (
+    {"type": "url_citation", "url": "https://a", "title": ""},
+    {"type": "url_citation", "url": "https://b", "title": "B", "start_index": 2, "end_index": 5},
+    {"type": "url_citation", "url": "https://b", "title": "B", "start_index": 10, "end_index": 13},
+    {"type": "url_citation", "url": "https://c", "title": "", "start_index": 5, "end_index": 8},
+)
+
+
+def test_pages_that_perplexity_lists_are_citations_of_the_text() -> None:
+    text = "So[2][3]. [2][9]"
+    pieces = [
+        frame(**PAGES, choices=[{"index": 0, "delta": {"content": piece}}]) for piece in (text[:4], text[4:])
+    ]
+    end = frame(**PAGES, choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    assert whole(b"".join([*pieces, end, DONE])).parts == (Text(text, annotations=CITED),)
+    message = {"role": "assistant", "content": text}
+    answer = {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **PAGES}
+    assert fold(decode_response(json.encode(answer))).parts == (Text(text, annotations=CITED),)
+
+
+@pytest.mark.parametrize("citations", [None, [], "https://a", [None]])
+def test_a_list_of_pages_without_pages_cites_nothing(citations: Any) -> None:
+    piece = frame(citations=citations, choices=[{"index": 0, "delta": {"content": "So[1]"}}])
+    assert whole(piece + choice("stop") + DONE).parts == (Text("So[1]"),)
 
 
 def test_a_plain_answer_is_decoded_in_order() -> None:
@@ -99,8 +130,6 @@ def test_every_split_gives_the_same_events(ending: bytes) -> None:
 
 @pytest.mark.parametrize("scene", ANSWERS)
 def test_real_answers_mean_the_same_streamed_and_whole(scene: str) -> None:
-    from routecodex.protocols.chat.whole import decode_response
-
     streamed = whole(ANSWERS[scene]("chat", True).data)
     once = fold(decode_response(ANSWERS[scene]("chat", False).data))
     assert [type(part) for part in streamed.parts] == [type(part) for part in once.parts]

@@ -13,6 +13,7 @@ relay            stream from an upstream of this protocol to a client of this pr
 whole            answers that are not streamed, both ways and relayed
 errors           error envelope, both ways
 chunks           reads chunks, and repairs those that break the protocol
+sources          pages that Perplexity lists beside its answer
 known_frames     recognises common frames by their bytes
 fast_validate    checks messages and tools without decoding them; C only
 """

@@ -76,6 +76,8 @@ def _loose_chunk(value: dict[str, Any]) -> StreamChunk:
         else None,
         usage=_loose_usage(usage) if isinstance(usage, dict) else None,
         error=_raw(value.get("error")),
+        citations=_raw(value.get("citations")),
+        search_results=_raw(value.get("search_results")),
         service_tier=_text(value.get("service_tier")),
         system_fingerprint=_text(value.get("system_fingerprint")),
     )
@@ -209,7 +211,7 @@ def lacks_answer(delta: WireDelta) -> bool:
 def is_plain_text(chunk: StreamChunk) -> bool:
     """Whether the chunk only adds to the text of its one choice."""
     choices = chunk.choices
-    if choices is None or len(choices) != 1 or chunk.usage is not None:
+    if choices is None or len(choices) != 1 or chunk.usage is not None or chunk.citations is not ABSENT:
         return False
     choice = choices[0]
     delta = choice.delta

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 
+from msgspec import Raw
+
 from routecodex.canon import finish
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import (
@@ -37,6 +39,7 @@ from routecodex.protocols.chat.chunks import (
 )
 from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
+from routecodex.protocols.chat.sources import cited_sources
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
@@ -79,6 +82,10 @@ class ChunkDecoder:
         self._call_prefix = ""
         self._extras: dict[str, Json] = {}
         self._details_index = -1
+        self._sources: tuple[Raw, Raw] | None = None
+        """`citations` and `search_results` of Perplexity."""
+        self._cited_text: list[str] = []
+        self._cited_part = -1
 
     def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
         if has_error(chunk):
@@ -93,6 +100,8 @@ class ChunkDecoder:
             self._extras["service_tier"] = chunk.service_tier
         if chunk.system_fingerprint:
             self._extras["system_fingerprint"] = chunk.system_fingerprint
+        if chunk.citations is not ABSENT:
+            self._sources = chunk.citations.copy(), chunk.search_results.copy()
         for choice in chunk.choices or ():
             if choice.index == 0:
                 self._choice(choice, out)
@@ -114,6 +123,7 @@ class ChunkDecoder:
     def finish(self, out: list[StreamItem]) -> None:
         """Close all open parts and end the answer."""
         self.ended = True
+        self._cite_sources(out)
         self._close_block(out)
         for call in self._calls:
             self._finish_call(call, out)
@@ -145,6 +155,8 @@ class ChunkDecoder:
         if delta.content:
             logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
             out.append(TextDelta(self._block("text", out), delta.content, logprobs))
+            if self._sources is not None:
+                self._note_cited_text(delta.content)
         if delta.audio is not ABSENT and (text := transcript_of(delta)):
             out.append(TextDelta(self._block("text", out), text))
         for annotation in delta.annotations or ():
@@ -168,6 +180,21 @@ class ChunkDecoder:
             self._details_index = index
             reasoning += text
         return reasoning
+
+    def _note_cited_text(self, text: str) -> None:
+        part = self._open[1] if self._open is not None else -1
+        if part != self._cited_part:
+            self._cited_part, self._cited_text = part, []
+        self._cited_text.append(text)
+
+    def _cite_sources(self, out: list[StreamItem]) -> None:
+        """Annotate the last text with the sources of Perplexity."""
+        if self._sources is None or self._open != ("text", self._cited_part):
+            return
+        citations, results = self._sources
+        text = "".join(self._cited_text)
+        cited = cited_sources(decode_raw(citations), decode_raw(results), text)
+        out += [AnnotationDelta(self._cited_part, citation) for citation in cited]
 
     def _images(self, images: list[Json], out: list[StreamItem]) -> None:
         if images:

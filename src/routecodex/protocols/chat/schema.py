@@ -290,6 +290,9 @@ class StreamChunk(Struct, gc=False):
     choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Raw = ABSENT
+    citations: Raw = ABSENT
+    """Perplexity: the pages that the answer refers to by number; every chunk repeats them."""
+    search_results: Raw = ABSENT
 
 
 class UsageField(Struct, gc=False):
