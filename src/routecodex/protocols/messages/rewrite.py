@@ -80,8 +80,8 @@ def _plain_tools(tools: Raw, composed: list[int], notices: Notices) -> Raw:
     edited = _raws.decode(tools)
     for number in composed:
         fields = json.read_fields(bytes(edited[number]))
-        name = json.decode(fields["name"])
-        schema = json.decode(fields["input_schema"])
+        name = json.decode(bytes(fields["name"]))
+        schema = json.decode(bytes(fields["input_schema"]))
         plain = plain_parameters(schema, tool=name, protocol="messages", notices=notices)
         edited[number] = Raw(json.encode({**fields, "input_schema": plain}))
     return Raw(json.encode(edited))
