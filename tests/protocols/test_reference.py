@@ -30,6 +30,7 @@ NOT_BY_PROTOCOL = {
     "max_tokens leaves no space for it": "only with a model whose output limit is known",
     "chat rejects them": "only in requests of server tools: those of clients are rejected before",
     "its call is not in the conversation; sent as content": "as above",
+    "temperature is set, and this model accepts only one of them": "only with a model that rejects both",
 }
 NAMES = [(source, name) for source, samples in SAMPLES.items() for name in samples]
 
