@@ -1,4 +1,4 @@
-"""Follow-up rounds in the request log and in the output of the CLI."""
+"""Follow-up rounds and notices in the request log and in the output of the CLI."""
 
 from __future__ import annotations
 
@@ -87,3 +87,16 @@ async def test_a_request_of_one_round_logs_no_follow_ups(tmp_path: Path) -> None
             await harness.send()
             (row,) = (await admin_call(harness, "requests"))["requests"]
     assert "followups" not in row
+
+
+async def test_a_notice_is_plain_text_in_the_log(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        harness.script_texts("one")
+        async with serve(tmp_path, file_of(harness)) as process:
+            harness.port = await process.port()
+            await harness.send("<**转到 glm**> hi")
+            await harness.send("<**转到 glm**><**nobody.m**> hi")
+            rows = (await admin_call(harness, "requests"))["requests"]
+    notice = "ignored <**转到 glm**>: '转到 glm' is not a valid name: it contains white space"
+    assert [(row["status"], row["notices"]) for row in rows] == [(200, [notice]), (404, [notice])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -216,6 +217,33 @@ async def test_a_new_message_replaces_the_disabled_ones_of_an_earlier_one(protoc
             DEFAULT_TARGET,
             {"disable": ["gpt.2"]},
         )
+
+
+DISABLED_BEFORE = "<**#gpt.1,glm.b,eye**>"
+REPLACES = "a new <**#…**> replaces the list, name all in one message"
+REPLACED: dict[str, str | None] = {
+    "<**#spare**>": f"enabled again: gpt.1, glm.b, eye; {REPLACES}",
+    "<**#gpt.key1**><**#glm**>": f"enabled again: eye; {REPLACES}",
+    "<**#gpt,glm.2,eye.seer,eye**>": None,
+    "<**clear**><**#spare**>": None,
+    "<**@eye**><**#glm.b,gpt.1**>": None,
+    "<**@eye**>": None,
+}
+
+
+@protocols
+async def test_a_disable_list_that_drops_the_old_one_says_so(protocol: str) -> None:
+    async with instruction_gateway(protocol) as harness:
+        for place, (tags, notice) in enumerate(REPLACED.items()):
+            _, headers = at(place)
+            first = await harness.send(f"{DISABLED_BEFORE} hi", headers=headers)
+            assert "notice" not in routing_headers(first)
+            turns = user_turns(f"{DISABLED_BEFORE} hi", f"{tags} hi")
+            answer = await harness.send(*turns, headers=headers)
+            header = routing_headers(answer).get("notice")
+            assert (tags, header and unquote(header)) == (tags, notice)
+            again = await harness.send(*turns, headers=headers)
+            assert "notice" not in routing_headers(again)
 
 
 CONFIRMED: dict[str, str] = {

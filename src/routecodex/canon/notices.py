@@ -1,4 +1,7 @@
-"""Notices of one request: lines that the client is shown in a header, each once."""
+"""Notices of one request: lines that the client is shown in a header, each once.
+
+They are plain text: the header encodes them, the log does not.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class Notices:
             self._lines[line] = None
 
     def dropped(self, field: str, reason: str) -> None:
-        """Add a line like `dropped top_k: chat has no such field`, in printable ASCII and bounded."""
+        """Add a line like `dropped top_k: chat has no such field`, on one line and bounded."""
         line = f"dropped {field}: {reason}"
-        self.add("".join(sign if " " <= sign <= "~" else "?" for sign in line)[:_LONGEST])
+        self.add("".join(sign if sign.isprintable() else "?" for sign in line)[:_LONGEST])
 
     def lines(self) -> tuple[str, ...]:
         """Return all lines."""

@@ -40,8 +40,8 @@ class Selector(Struct, frozen=True):
     key: str | None = None
     model: str | None = None
 
-    def covers(self, target: Target) -> bool:
-        """Return whether the selector includes the target."""
+    def covers(self, target: Target | Selector) -> bool:
+        """Return whether the selector includes the target, or every target of another selector."""
         return (
             self.provider == target.provider
             and self.key in (None, target.key)

@@ -7,7 +7,7 @@ removes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar, assert_never
 
 from msgspec import Struct
@@ -136,6 +136,27 @@ def remove_disabled(
     for name in names:
         entries = _without(entries, name, registry)
     return _distinct(entries, registry)
+
+
+def dropped_disabled(
+    state: SessionState, instructions: Sequence[Instruction], *, registry: Registry
+) -> tuple[str, ...]:
+    """Return the entries of the disable list that the first `#` of a message drops and no `#` of it keeps."""
+    first = next((at for at, one in enumerate(instructions) if isinstance(one, DisableTarget)), None)
+    if first is None:
+        return ()
+    before = apply_instructions(state, instructions[:first], registry=registry, turn="", now=0.0).disable
+    names = [name for one in instructions[first:] if isinstance(one, DisableTarget) for name in one.targets]
+    return tuple(entry for entry in before if not _is_within(entry, names, registry))
+
+
+def _is_within(entry: str, names: Sequence[str], registry: Registry) -> bool:
+    """Return whether one of the names includes all targets of the entry."""
+    selector = registry.resolve(entry, prefer="key")
+    if selector is None:
+        return entry in names
+    wholes = (registry.resolve(name, prefer="key") for name in names)
+    return any(whole is not None and whole.covers(selector) for whole in wholes)
 
 
 def _apply(

@@ -24,7 +24,7 @@ from routecodex.canon.errors import (
 from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
 from routecodex.gateway import model_list
-from routecodex.gateway.answer.writer import SSE, header_text, refusal_headers, routing_headers
+from routecodex.gateway.answer.writer import SSE, notice_text, refusal_headers, routing_headers
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id
 from routecodex.protocols.codec import Codec, WireRequest
@@ -368,5 +368,5 @@ def error_answer(error: GatewayError, request: HttpRequest | None, request_id: s
     if status == 405 and endpoint is not None:
         headers.append((b"allow", ", ".join(sorted(endpoint.methods)).encode()))
     if error.notices:
-        headers.append((b"x-routecodex-notice", header_text("; ".join(error.notices))))
+        headers.append((b"x-routecodex-notice", notice_text(error.notices)))
     return status, headers, json.encode(envelope)

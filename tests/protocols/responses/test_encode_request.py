@@ -242,13 +242,13 @@ def test_user_and_safety_identifier_return_in_the_field_they_came_in(source: Any
         ({"tools": (Tool("bash", kind="hosted", hosted={"type": "bash_1"}),)}, "dropped tool"),
         ({"system": (Text("x", cache={"type": "ephemeral"}),)}, "dropped cache_control"),
         ({"messages": (Message("user", (Text("x"),), name="bob"),)}, "dropped name"),
-        ({"extras": {"evil\r\nx: y \u00e9": 1}}, "dropped evil??x: y ?"),
+        ({"extras": {"evil\r\nx: y \u00e9": 1}}, "dropped evil??x: y \u00e9"),
     ],
 )
 def test_unsupported_fields_are_reported(fields: dict[str, Any], notice: str) -> None:
     notices = encode_request(request_of(Message("user", (Text("hi"),)), **fields), OPTIONS).notices
     assert [line.startswith(notice) for line in notices] == [True]
-    assert all(len(line) <= 120 and line.isascii() and line.isprintable() for line in notices)
+    assert all(len(line) <= 120 and line.isprintable() for line in notices)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from time import monotonic
 from typing import Final
+from urllib.parse import quote
 
 from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError, UpstreamError
@@ -28,6 +30,8 @@ JSON: Final = b"content-type: application/json\r\n"
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 """Complete header lines of a stream."""
 
+_LONGEST_HEADER: Final = 2000
+_PLAIN_IN_NOTICES: Final = "".join(map(chr, range(32, 127))).replace("%", "")
 _Fields = tuple[tuple[bytes, bytes], ...]
 
 
@@ -254,7 +258,7 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
     notices = request.notices.lines()
     if notices:
         record.notices = notices
-        headers.append((b"x-routecodex-notice", header_text("; ".join(notices))))
+        headers.append((b"x-routecodex-notice", notice_text(notices)))
     return headers
 
 
@@ -289,4 +293,13 @@ def _routing_headers(route: str, target: Target | None, reason: str) -> _Fields:
 def header_text(text: str) -> bytes:
     """Return text as a header value: one line of printable ASCII, of bounded length."""
     line = "".join(character if " " <= character <= "~" else "?" for character in text)
-    return line[:2000].encode("ascii")
+    return line[:_LONGEST_HEADER].encode("ascii")
+
+
+def notice_text(notices: Sequence[str]) -> bytes:
+    """Return the notices as a header value: percent-encoded UTF-8, so that any text can be read back."""
+    text = "; ".join(notices)[:_LONGEST_HEADER]
+    while len(line := quote(text, safe=_PLAIN_IN_NOTICES, errors="replace")) > _LONGEST_HEADER:
+        # Cut whole characters: one takes up to 12 bytes here.
+        text = text[: -math.ceil((len(line) - _LONGEST_HEADER) / 12)]
+    return line.encode("ascii")

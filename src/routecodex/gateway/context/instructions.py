@@ -43,7 +43,7 @@ from routecodex.routing.instructions import (
     strip,
 )
 from routecodex.routing.registry import Registry
-from routecodex.routing.state import SessionState, apply_instructions
+from routecodex.routing.state import SessionState, apply_instructions, dropped_disabled
 
 MOST_BYTES = 64 * 1024
 
@@ -54,6 +54,7 @@ _SHOW_INSTRUCTIONS = (ShowStatus, ShowHelp)
 _FILES_BEGIN = "--- Content from referenced files ---"
 _FILES_END = "--- End of content ---"
 _NO_SESSION = "no session id: this holds for this request only; send x-session-id to keep it"
+_DISABLED_REPLACED = "a new <**#…**> replaces the list, name all in one message"
 _CLOCK_CLEARED = "all clock tasks are cleared"
 
 
@@ -258,6 +259,9 @@ class InstructionApplier:
 
         # An unknown name raises here, before the clock is cleared, which cannot be undone.
         changed = change(known)
+        dropped = dropped_disabled(known, commands, registry=registry)
+        if dropped:
+            notices.add(f"enabled again: {', '.join(dropped)}; {_DISABLED_REPLACED}")
         if not save:
             return changed
         if scope.lasts and any(isinstance(one, ClearClock) for one in commands):
