@@ -130,7 +130,7 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
 @pytest.mark.parametrize(
     ("protocol", "entries", "expected"),
     [
-        ("chat", [{"role": "user", "content": "hi"}], [message(0, (None, "hi"), is_last=True)]),
+        ("chat", [{"role": "user", "content": "hi"}], [message(0, (None, "hi"))]),
         (
             "chat",
             [
@@ -143,19 +143,19 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
         (
             "chat",
             [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}],
-            [message(0, has_other_parts=True, is_last=True)],
+            [message(0, has_other_parts=True)],
         ),
         (
             "messages",
             [{"role": "user", "content": "q"}, CALL, {"role": "user", "content": [RESULT]}],
-            [message(0, (None, "q")), message(2, has_other_parts=True, has_results=True, is_last=True)],
+            [message(0, (None, "q")), message(2, has_other_parts=True, has_results=True)],
         ),
         (
             "messages",
             [CALL, {"role": "user", "content": [RESULT, DOCUMENT, {"type": "text", "text": "t"}]}],
-            [message(1, (2, "t"), has_other_parts=True, has_results=True, is_last=True)],
+            [message(1, (2, "t"), has_other_parts=True, has_results=True)],
         ),
-        ("responses", "all \u00e9", [message(0, (None, "all é"), is_last=True)]),
+        ("responses", "all \u00e9", [message(0, (None, "all é"))]),
         (
             "responses",
             [
@@ -171,9 +171,9 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
         (
             "responses",
             [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}],
-            [message(0, has_other_parts=True, is_last=True)],
+            [message(0, has_other_parts=True)],
         ),
-        ("gemini", {"parts": {"text": "one"}}, [message(0, (0, "one"), is_last=True)]),
+        ("gemini", {"parts": {"text": "one"}}, [message(0, (0, "one"))]),
         (
             "gemini",
             [
@@ -185,13 +185,13 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
             ],
             [
                 message(0, (0, "a"), has_other_parts=True),
-                message(4, (1, "b"), has_other_parts=True, has_results=True, is_last=True),
+                message(4, (1, "b"), has_other_parts=True, has_results=True),
             ],
         ),
         (
             "gemini",
             [{"role": None, "parts": [{"text": "caption", "inline_data": {"mime_type": "a/b", "data": ""}}]}],
-            [message(0, has_other_parts=True, is_last=True)],
+            [message(0, has_other_parts=True)],
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_what_the_person_wrote_is_listed(
 def test_texts_are_decoded_as_json_wants_it() -> None:
     entry = b'{"\\u0072ole":"us\\u0065r","content":"\\u003c**a\\ud83d\\ude00\\n\\/**>"}'
     body = b'{"model":"m","messages":[' + entry + b"]}"
-    assert user_messages(heard("chat", body)) == [message(0, (None, "<**a😀\n/**>"), is_last=True)]
+    assert user_messages(heard("chat", body)) == [message(0, (None, "<**a😀\n/**>"))]
 
 
 @pytest.mark.parametrize(

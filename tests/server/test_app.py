@@ -98,7 +98,7 @@ async def test_a_model_name_in_the_path_may_be_percent_encoded() -> None:
 
 async def test_the_root_and_the_health_endpoints_answer() -> None:
     async with serving(demo()) as gateway:
-        for path in ("/", "/health", "/health/live", "/health/ready"):
+        for path in ("/", "/api/hello", "/claude/api/hello", "/health", "/health/live", "/health/ready"):
             head = await begin(gateway.port, path, method="HEAD")
             assert (await head.head()).status == 200
             head.writer.write_eof()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
 
@@ -139,10 +140,24 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         dict[str, Any], Meta(description="Deviations from its protocol; added to the preset's.")
     ] = field(default_factory=dict)
 
+    billing_header: Annotated[
+        Literal["auto", "keep", "strip"],
+        Meta(
+            description="The line `x-anthropic-billing-header:` that Claude Code puts before its system "
+            "text. `auto`: only Anthropic gets it (preset `anthropic`, or the host `api.anthropic.com`)."
+        ),
+    ] = "auto"
     pace: Annotated[
         float,
         Meta(description="Only for `demo`: delay of its output; 1 is realistic, 0 is none.", ge=0),
     ] = 1.0
+
+    @property
+    def keeps_billing_header(self) -> bool:
+        """Whether Claude Code's billing header is sent to it."""
+        if self.billing_header != "auto":
+            return self.billing_header == "keep"
+        return self.preset == "anthropic" or urlsplit(self.base_url).hostname == "api.anthropic.com"
 
     @property
     def keys(self) -> tuple[KeyConfig, ...]:

@@ -111,7 +111,7 @@ _DIALECT_MEANINGS = {
     "unsigned_thoughts": "It accepts thinking blocks without a signature (messages); else they are dropped.",
     "unthought_turns": "It accepts thinking in a tool turn that began without a thinking block (messages).",
     "n": "It can return several answers to one request.",
-    "merge_system": "Several system messages must be merged into one, at the start.",
+    "merge_system": "System messages at the start must be merged into one; later ones become user text.",
     "path": "Path of the request below the base URL, if it is not the usual one.",
 }
 

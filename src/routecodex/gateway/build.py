@@ -86,6 +86,7 @@ def _upstream(name: str, row: ProviderConfig, client: HttpClient, environ: Mappi
         headers=row.headers,
         query=row.query,
         dialect=msgspec.convert(row.dialect, Dialect),
+        billing_header=row.keeps_billing_header,
     )
 
 

@@ -9,6 +9,7 @@ text_batches       reads and writes many text frames at once
 dialect            deviations of one upstream from its protocol, as data
 tool_mapping       maps namespaced and custom tools to protocols that lack them
 tool_schemas       rewrites tool schemas with anyOf, oneOf or allOf at their root
+billing_header     removes Claude Code's billing header from system text
 sealed_signatures  seals a signature with its provider's name, so that it returns only there
 upstream_errors    maps a provider's error response to a typed error
 lost_fields        fields that another protocol does not have

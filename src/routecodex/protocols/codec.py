@@ -115,6 +115,8 @@ class EncodeOptions:
     dialect: Dialect = _PLAIN
     max_output_tokens: int | None = None
     vision: bool = True
+    billing_header: bool = True
+    """Whether Claude Code's billing header may be sent: only Anthropic knows it."""
     accepts_signature: Callable[[str], bool] = _always
     """Whether an unsealed signature may be sent: False if another provider is known to have made it."""
     issued_signature: Callable[[str], bool] = _never

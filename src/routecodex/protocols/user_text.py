@@ -32,6 +32,7 @@ class MessageShape(Struct, frozen=True, kw_only=True):
     kind_of: Callable[[JsonObject], PartKind]
     user_roles: frozenset[str | None] = frozenset({"user"})
     model_roles: frozenset[str | None] = frozenset({"assistant"})
+    system_roles: frozenset[str | None] = frozenset({"system", "developer"})
     types: frozenset[str | None] | None = None
     """Types of entries that are messages; None if entries have no type."""
     other_fields: tuple[str, ...] = ()
@@ -41,6 +42,9 @@ class MessageShape(Struct, frozen=True, kw_only=True):
 
     def is_user(self, entry: JsonObject) -> bool:
         return self._has_role(entry, self.user_roles)
+
+    def is_system(self, entry: JsonObject) -> bool:
+        return self._has_role(entry, self.system_roles)
 
     def is_model(self, entry: JsonObject) -> bool:
         return self._has_role(entry, self.model_roles)
@@ -120,14 +124,13 @@ class UserMessage(Struct, frozen=True, kw_only=True):
     """A message with the user's role, by its index in the list.
 
     `has_other_parts`: it has parts that are not text. `has_results`: it has tool results, so an agent may
-    have sent it without a user. `is_last`: it is the last message.
+    have sent it without a user.
     """
 
     index: int
     texts: tuple[MessageText, ...]
     has_other_parts: bool = False
     has_results: bool = False
-    is_last: bool = False
 
 
 def user_messages(request: WireRequest) -> list[UserMessage]:
@@ -137,12 +140,10 @@ def user_messages(request: WireRequest) -> list[UserMessage]:
     listed = body.get(shape.entries)
     bare = string_value(listed)
     if bare is not None:
-        return [UserMessage(index=0, texts=(MessageText(None, bare),), is_last=True)]
-    items = list_items(listed)
-    last = len(items) - 1
+        return [UserMessage(index=0, texts=(MessageText(None, bare),))]
     return [
-        _read_message(entry, shape, index=index, is_last=index == last)
-        for index, item in enumerate(items)
+        _read_message(entry, shape, index=index)
+        for index, item in enumerate(list_items(listed))
         if shape.is_user(entry := body.inner(item))
     ]
 
@@ -156,6 +157,19 @@ def model_texts(request: WireRequest) -> dict[int, str]:
     """Return the texts of the model's messages that are one text only, by index."""
     found = ((index, _model_text(item, request)) for index, item in enumerate(_items(request)))
     return {index: text for index, text in found if text is not None}
+
+
+def system_indices(request: WireRequest) -> set[int]:
+    """Return the indices of the system messages in the list."""
+    shape = MESSAGE_SHAPES[request.protocol]
+    respelled = uses_snake_case(request)
+    items = enumerate(_items(request))
+    return {index for index, item in items if shape.is_system(JsonObject(item, respelled=respelled))}
+
+
+def message_count(request: WireRequest) -> int:
+    """Return the number of messages; a bare text counts as one."""
+    return len(_items(request)) or 1
 
 
 def prefill_index(request: WireRequest) -> int | None:
@@ -175,11 +189,11 @@ def _items(request: WireRequest) -> list[Raw]:
     return list_items(body.get(MESSAGE_SHAPES[request.protocol].entries))
 
 
-def _read_message(entry: JsonObject, shape: MessageShape, *, index: int, is_last: bool) -> UserMessage:
+def _read_message(entry: JsonObject, shape: MessageShape, *, index: int) -> UserMessage:
     content = entry.get(shape.content)
     plain = string_value(content)
     if plain is not None:
-        return UserMessage(index=index, texts=(MessageText(None, plain),), is_last=is_last)
+        return UserMessage(index=index, texts=(MessageText(None, plain),))
     parts = [entry.inner(part) for part in list_items(content)]
     kinds = [shape.kind_of(part) for part in parts]
     texts = (
@@ -192,7 +206,6 @@ def _read_message(entry: JsonObject, shape: MessageShape, *, index: int, is_last
         texts=tuple(texts),
         has_other_parts=any(kind != "text" for kind in kinds),
         has_results="result" in kinds,
-        is_last=is_last,
     )
 
 

@@ -76,7 +76,9 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
         dialect: Dialect | None = None,
+        billing_header: bool = False,
     ) -> None:
+        self.billing_header = billing_header
         self.name = name
         self.codec = codec
         self.dialect = dialect or Dialect()

@@ -28,6 +28,8 @@ def _table(*rows: tuple[str, str, str]) -> tuple[PathRow, ...]:
 
 _TABLE = _table(
     (r"^/$", "root", "chat"),
+    # Claude Code 2.1.326 probes its base URL with HEAD /api/hello, besides HEAD /.
+    (r"/api/hello$", "root", "chat"),
     (r"^/health(?:/live|/ready)?$", "health", "chat"),
     (r"^/metrics$", "metrics", "chat"),
     (r"^/admin(?:/(?P<argument>.*))?$", "admin", "chat"),

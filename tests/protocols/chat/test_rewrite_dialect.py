@@ -61,7 +61,7 @@ CASES: list[Case] = [
             "messages": [
                 {"role": "system", "content": "a\n\nb\n\nc", "x": 1},
                 HI,
-                {"role": "system", "content": "d"},
+                {"role": "user", "content": "<system>\nd\n</system>"},
             ]
         },
         (),

@@ -201,6 +201,23 @@ def test_a_tool_turn_without_a_thinking_block_continues_without_thinking(content
     assert lenient["thinking"] == BUDGET
 
 
+@pytest.mark.parametrize("block", [CALL, thinking(seal("other", "s"))], ids=["none", "foreign"])
+def test_system_messages_of_claude_code_do_not_hide_a_tool_turn(block: dict[str, Any]) -> None:
+    note = {"role": "system", "content": "note"}
+    plain = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [block, call("b")]},
+        {"role": "user", "content": [result("b")]},
+    ]
+    noted = [one for message in plain for one in (message, note)]
+    without, among = (body(messages=messages, thinking=BUDGET) for messages in (plain, noted))
+    assert rewritten(among, **STRICT).notices == rewritten(without, **STRICT).notices
+    assert b'"thinking":{' not in rewritten(among, **STRICT).body
+    options = replace(OPTIONS, model="claude-sonnet-4-5", dialect=STRICT["dialect"])
+    encoded = encode_request(decode_request(validate(among)), options)
+    assert "thinking" not in json.decode(encoded.body)
+
+
 @pytest.mark.parametrize(
     "contents",
     [

@@ -116,7 +116,7 @@ class Attempt:
 
     def _encode_canonical(self, canonical: Request, prepared: PreparedTarget) -> EncodedRequest:
         recalled = self._services.reasoning.recall(canonical, prepared.target.provider)
-        return prepared.codec.encode_request(recalled, prepared.options)
+        return prepared.codec.encode_request(prepared.fit(recalled), prepared.options)
 
     async def _describe_images(self, canonical: Request) -> Request:
         request = self._request

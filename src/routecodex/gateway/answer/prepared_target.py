@@ -8,6 +8,7 @@ from typing import TypeAlias
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.gateway.state.signature_owners import SignatureOwners, is_owned_by, may_return_to
+from routecodex.protocols.billing_header import strip_billing_header
 from routecodex.protocols.codec import Codec, EncodeOptions
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import Upstream
@@ -47,9 +48,14 @@ class PreparedTarget:
             dialect=upstream.dialect,
             max_output_tokens=model.max_output_tokens,
             vision=model.vision,
+            billing_header=upstream.billing_header,
             accepts_signature=may_return_to(owners, target.provider),
             issued_signature=is_owned_by(owners, target.provider),
         )
+
+    def fit(self, request: Request) -> Request:
+        """Return a canonical request without the text that this provider must not get."""
+        return request if self.options.billing_header else strip_billing_header(request)
 
     def send(
         self,

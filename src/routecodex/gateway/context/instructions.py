@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 
@@ -143,12 +143,20 @@ def _holds_only_tags(message: UserMessage) -> bool:
 
 
 def _is_end(newest: UserMessage, messages: Sequence[UserMessage], request: WireRequest) -> bool:
-    """Return whether it is the last message, apart from messages of an agent and a prefilled answer."""
+    """Return whether it is the last message, apart from messages of an agent and a prefilled answer.
+
+    Claude Code sends system messages between and behind the others; they are an agent's too.
+    """
     after = [message for message in messages if message.index > newest.index]
-    last = newest.index + len(after)
-    if any(message.has_other_parts for message in after) or messages[-1].index != last:
+    if any(message.has_other_parts for message in after):
         return False
-    return messages[-1].is_last or user_text.prefill_index(request) == last + 1
+    added = {message.index for message in after} | user_text.system_indices(request)
+    end = _next_index(newest.index, added)
+    return end == user_text.message_count(request) or user_text.prefill_index(request) == end
+
+
+def _next_index(index: int, skipped: Set[int]) -> int:
+    return next(after for after in itertools.count(index + 1) if after not in skipped)
 
 
 def _turn_id(message: UserMessage) -> str:
@@ -203,8 +211,8 @@ def _gateway_replies(request: WireRequest, messages: Sequence[UserMessage], alon
     added = {
         message.index for message in messages if not _is_user_written(message) and not message.has_other_parts
     }
-    next_indices = {next(after for after in itertools.count(at + 1) if after not in added) for at in alone}
-    return replies & next_indices
+    added |= user_text.system_indices(request)
+    return replies & {_next_index(at, added) for at in alone}
 
 
 class InstructionApplier:

@@ -39,7 +39,41 @@ def encode_messages(request: Request, options: EncodeOptions, notices: Notices) 
         out.extend(_system_messages(texts, request, options, notices))
     for message in request.messages:
         out.extend(_message(message, request, options, notices))
-    return _results_after_calls(out, notices)
+    ordered = _results_after_calls(out, notices)
+    return _merge_system(ordered, role) if options.dialect.merge_system else ordered
+
+
+def _merge_system(messages: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:
+    """Merge the leading system messages into one; later ones become user text at their place.
+
+    Chat templates that vLLM and LM Studio apply raise an error for any system message but the first.
+    """
+    count = next((at for at, message in enumerate(messages) if message["role"] != role), len(messages))
+    texts = [joined_text(message.get("content")) for message in messages]
+    leading = messages[:count]
+    if count > 1 and None not in texts[:count]:
+        leading = [{**messages[0], "content": TEXT_SEPARATOR.join(filter(None, texts[:count]))}]
+    later = [
+        {"role": "user", "content": system_as_user_text(text)}
+        if message["role"] == role and text is not None
+        else message
+        for message, text in zip(messages[count:], texts[count:], strict=True)
+    ]
+    return [*leading, *later]
+
+
+def system_as_user_text(text: str) -> str:
+    """Return a system text for an upstream that takes none at this place."""
+    return f"<system>\n{text}\n</system>"
+
+
+def joined_text(content: Json) -> str | None:
+    """Return the texts of a content as one; None if it has other parts."""
+    if not isinstance(content, list):
+        return content or ""
+    if any(part.get("type") != "text" for part in content):
+        return None
+    return TEXT_SEPARATOR.join(part["text"] for part in content if part["text"])
 
 
 def _system_messages(

@@ -14,6 +14,7 @@ from msgspec.json import Decoder
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.notices import Notices
 from routecodex.protocols.chat.decode_request import decode_request
+from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR, joined_text, system_as_user_text
 from routecodex.protocols.chat.encode_request import encode_request
 from routecodex.protocols.chat.schema import RequestBody
 from routecodex.protocols.chat.validate import RequestView
@@ -30,6 +31,7 @@ _SYSTEM_ROLES: Final = ("system", "developer")
 _PLAIN: Final = Dialect()
 _DEVELOPER: Final = b'"developer"'
 _SYSTEM: Final = b'"system"'
+_USER: Final = b'"user"'
 _STRICT: Final = b'"strict"'
 
 
@@ -44,7 +46,7 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     outline = request.current_outline() if request.outline else b""
     # An upstream without a dialect gets the request as the client wrote it.
     if dialect != _PLAIN and (
-        _settings_deviate(wire, dialect) or _messages_deviate(outline or request.body, dialect)
+        _settings_deviate(wire, dialect) or _messages_deviate(view, outline or request.body, dialect)
     ):
         return _fit_dialect(request, options)
     return EncodedRequest(replace_model(request.body, options.model, named=wire.model, outline=outline))
@@ -65,13 +67,19 @@ def _settings_deviate(wire: RequestBody, dialect: Dialect) -> bool:
     )
 
 
-def _messages_deviate(body: bytes, dialect: Dialect) -> bool:
+def _messages_deviate(view: RequestView, body: bytes, dialect: Dialect) -> bool:
     """Whether messages or tools may have to change; a false positive costs only time."""
     return bool(
         (dialect.system_role == "system" and scan.contains(body, _DEVELOPER))
-        or (dialect.merge_system and body.count(_SYSTEM) > 1)
+        or (dialect.merge_system and _has_later_system(view, body))
         or (not dialect.strict_tools and scan.contains(body, _STRICT))
     )
+
+
+def _has_later_system(view: RequestView, body: bytes) -> bool:
+    """Whether a system message may stand behind another message."""
+    count = body.count(_SYSTEM) + body.count(_DEVELOPER)
+    return count > 1 or (count > 0 and view.messages()[0].role not in _SYSTEM_ROLES)
 
 
 def _fit_dialect(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
@@ -166,21 +174,31 @@ def _convert_messages(fields: Fields, dialect: Dialect, instruction: str) -> Non
     leading = next((at for at, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
     if dialect.merge_system and leading > 1 and (text := _joined_text(messages[:leading])) is not None:
         messages[:leading] = [{**messages[0], "content": Raw(json.encode(text))}]
+        roles[:leading] = roles[:1]
+        leading = 1
+    if dialect.merge_system:
+        _convert_later_system(messages, roles, leading)
     if instruction:
         _add_instruction(messages, instruction, role=dialect.system_role, has_system=leading > 0)
     fields["messages"] = Raw(json.encode(messages))
+
+
+def _convert_later_system(messages: list[Fields], roles: list[str], leading: int) -> None:
+    """Convert the system messages behind other messages to user text."""
+    for at in range(leading, len(messages)):
+        if roles[at] in _SYSTEM_ROLES and (text := _joined_text(messages[at : at + 1])) is not None:
+            messages[at] = {"role": Raw(_USER), "content": Raw(json.encode(system_as_user_text(text)))}
 
 
 def _joined_text(messages: list[Fields]) -> str | None:
     """Return the texts of these messages as one; None if one of them has other parts."""
     texts: list[str] = []
     for message in messages:
-        content = json.decode_raw(message.get("content", json.ABSENT))
-        for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
-            if part.get("type") != "text":
-                return None
-            texts.append(part["text"])
-    return "\n\n".join(filter(None, texts))
+        text = joined_text(json.decode_raw(message.get("content", json.ABSENT)))
+        if text is None:
+            return None
+        texts.append(text)
+    return TEXT_SEPARATOR.join(filter(None, texts))
 
 
 def _add_instruction(messages: list[Fields], text: str, *, role: str, has_system: bool) -> None:

@@ -2,21 +2,23 @@
 
 The model name is replaced in the bytes. Thinking blocks of another provider are removed, and unsigned ones if
 the provider rejects them; those sealed for this provider are unsealed. Citations that the gateway made of
-those of another protocol are removed.
+those of another protocol are removed, and for every provider but Anthropic Claude Code's billing header.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json
-from routecodex.protocols import sealed_signatures
+from routecodex.protocols import large_body, sealed_signatures
+from routecodex.protocols.billing_header import HEADER_REACH, begins_with_header, without_header
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
-from routecodex.protocols.large_body import replace_model
+from routecodex.protocols.message_features import TextValue, beginning
 from routecodex.protocols.messages.content import MADE_CITATION, returnable_citations
 from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart
 from routecodex.protocols.messages.thinking import FOREIGN, UNSIGNED, carried_signature
@@ -45,13 +47,18 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     unsupported = [name for name in options.dialect.unsupported if b'"%s"' % name.encode() in body]
     obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes, options)
     composed = [] if options.dialect.composed_schemas else _composed_tools(wire)
-    if not changes and not unsupported and obstacle is None and not composed:
+    header = not options.billing_header and any(_has_header(text) for text in _system_texts(request))
+    if not changes and not unsupported and obstacle is None and not composed and not header:
         outline = request.current_outline() if request.outline else b""
-        return EncodedRequest(replace_model(body, options.model, named=wire.model, outline=outline))
+        return EncodedRequest(
+            large_body.replace_model(body, options.model, named=wire.model, outline=outline)
+        )
     fields = json.read_fields(body)
     for name in unsupported:
         if fields.pop(name, None) is not None:
             notices.dropped(name, "this provider rejects it")
+    if header:
+        _strip_header(fields)
     if changes:
         _apply_changes(fields, changes)
         for reason in _drop_reasons(wire, changes, options):
@@ -85,6 +92,42 @@ def _plain_tools(tools: Raw, composed: list[int], notices: Notices) -> Raw:
         plain = plain_parameters(schema, tool=name, protocol="messages", notices=notices)
         edited[number] = Raw(json.encode({**fields, "input_schema": plain}))
     return Raw(json.encode(edited))
+
+
+def _system_texts(request: WireRequest) -> Iterator[TextValue]:
+    system = request.view.system
+    if isinstance(system, str):
+        yield large_body.restore_text(system, request.original)
+        return
+    for block in system or ():
+        if block.type == "text":
+            yield large_body.restore_text(block.text, request.original)
+
+
+def _has_header(text: TextValue) -> bool:
+    return begins_with_header(beginning(text, HEADER_REACH))
+
+
+def _strip_header(fields: dict[str, Raw]) -> None:
+    """Remove the billing header, and the blocks that hold nothing else."""
+    system = json.decode_raw(fields["system"])
+    if isinstance(system, str):
+        left: Any = without_header(system)
+    else:
+        blocks = (_without_header(block) for block in system)
+        left = [block for block in blocks if block is not None]
+    if left:
+        fields["system"] = Raw(json.encode(left))
+    else:
+        del fields["system"]
+
+
+def _without_header(block: dict[str, Any]) -> dict[str, Any] | None:
+    text = block.get("text")
+    if not isinstance(text, str) or not begins_with_header(text):
+        return block
+    left = without_header(text)
+    return {**block, "text": left} if left else None
 
 
 def _signature_changes(wire: RequestBody, options: EncodeOptions) -> SignatureChanges:
@@ -178,9 +221,14 @@ def _without_made_citations(block: Raw) -> Raw:
 def _thinking_obstacle(wire: RequestBody, changes: SignatureChanges, options: EncodeOptions) -> str | None:
     """Return the reason why the current tool turn must continue without thinking; None if it need not."""
     thinking = wire.thinking
-    if thinking is None or thinking.type != "enabled" or not _holds(wire.messages[-1], _RESULT_BLOCKS):
+    if thinking is None or thinking.type != "enabled":
         return None
-    if None in changes.get(len(wire.messages) - 2, {}).values():
+    # Claude Code puts system messages between and behind the others.
+    newest_first = (at for at in reversed(range(len(wire.messages))) if wire.messages[at].role != "system")
+    newest, before = next(newest_first, -1), next(newest_first, -1)
+    if newest < 0 or not _holds(wire.messages[newest], _RESULT_BLOCKS):
+        return None
+    if None in changes.get(before, {}).values():
         return "the current tool turn began at another provider"
     if options.dialect.unthought_turns or _turn_has_thinking(wire.messages, changes):
         return None

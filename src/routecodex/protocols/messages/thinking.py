@@ -230,9 +230,11 @@ def _thinking_obstacle(
 
 def _continues_without_thinking(messages: list[Fields]) -> bool:
     """Whether the request continues a tool turn without any thinking block."""
-    if not _holds(messages[-1], _RESULT_BLOCKS):
+    # Claude Code puts system messages between and behind the others.
+    newest_first = [message for message in reversed(messages) if message["role"] != "system"]
+    if not newest_first or not _holds(newest_first[0], _RESULT_BLOCKS):
         return False
-    for message in reversed(messages):
+    for message in newest_first:
         if message["role"] == "assistant":
             if _holds(message, _THINKING_BLOCKS):
                 return False
