@@ -30,7 +30,9 @@ from tests.kit.upstream import Request, Upstream
 SESSION = "s-1"
 WINDOW = 60_000
 HEAD = "Scheduled tasks of this session are due:"
-TAIL = "You may call tools to complete these tasks."
+TAIL = (
+    "You may call tools to complete these tasks; if tools are missing, the system supplies the standard ones."
+)
 OPERATOR = {"authorization": "Bearer operator"}
 NO_NTP = "ntp = { enabled = false }\n"
 

@@ -27,8 +27,8 @@ from tests.gateway.clock_gateway import (
     upstream_request,
     without_time_line,
 )
-from tests.gateway.continuation_gateway import PROTOCOLS, token_usage
-from tests.kit import asking
+from tests.gateway.continuation_gateway import PROTOCOLS, GatewayHarness, token_usage
+from tests.kit import answers, asking
 from tests.routing.instruction_texts import wire_request
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -330,3 +330,101 @@ async def test_a_recurring_task_is_sent_again(tmp_path: Path) -> None:
         expected = [reminder(("water the plants", due + later))[1] for later in (0, WINDOW)]
         assert [one for some in reminders(harness) for one in some] == expected
     assert (task["deliveryCount"], "deliveredAtMs" in task) == (2, True)
+
+
+def tool_names(harness: GatewayHarness, number: int) -> list[str]:
+    return [tool.name for tool in upstream_request(harness, number).tools]
+
+
+@pairs
+async def test_a_request_with_a_reminder_gets_the_tools_that_its_session_declared_last(
+    tmp_path: Path, protocol: str, upstream_protocol: str
+) -> None:
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
+        harness.script_texts("one", "two", "three", "four")
+        await harness.send(tools=True)
+        await harness.send()
+        store_tasks(tmp_path, now_ms())
+        await harness.send()
+        await harness.send()
+        names = [tool_names(harness, number) for number in range(4)]
+        declared = [upstream_request(harness, number).tools[0] for number in (0, 2)]
+    assert names == [["get_weather", "clock"], ["clock"], ["get_weather", "clock"], ["clock"]]
+    assert declared[0] == declared[1]
+    assert [len(texts) for texts in reminders(harness)] == [0, 0, 1, 0]
+
+
+@streaming
+@protocols
+async def test_the_client_gets_the_call_of_a_tool_that_was_supplied(
+    tmp_path: Path, protocol: str, stream: bool
+) -> None:
+    async with clock_gateway(protocol, tmp_path) as harness:
+        harness.script(
+            lambda request, number: (
+                answers.tool_call(protocol, "get_weather", {"city": "Oslo"}, stream=stream)
+                if number
+                else harness.text_answer("one", request)
+            )
+        )
+        await harness.send(tools=True)
+        store_tasks(tmp_path, now_ms())
+        answer = await harness.send(stream=stream)
+    asking.check(protocol, answer, stream=stream)
+    assert b"get_weather" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("clock", "session", "expected"),
+    [
+        ('complete_tools = "off"\n', "s-1", ["clock"]),
+        ("", "s-2", ["clock"]),
+        ("", "s-1", ["get_weather", "clock"]),
+    ],
+    ids=["off", "another-session", "after-a-restart"],
+)
+async def test_tools_are_supplied_to_their_own_session_only(
+    tmp_path: Path, clock: str, session: str, expected: list[str]
+) -> None:
+    async with clock_gateway("chat", tmp_path, clock=clock) as harness:
+        harness.script_texts("one")
+        await harness.send(tools=True)
+    store_tasks(tmp_path, now_ms(), session=session)
+    async with clock_gateway("chat", tmp_path, clock=clock) as harness:
+        harness.script_texts("two")
+        await harness.send(headers={"x-session-id": session})
+        assert (tool_names(harness, 0), len(reminders(harness)[0])) == (expected, 1)
+
+
+async def test_a_held_answer_goes_on_with_the_tools_of_its_session(tmp_path: Path) -> None:
+    async with clock_gateway(
+        "chat", tmp_path, clock="due_window_ms = 1000\nhold_max_ms = 60000\n"
+    ) as harness:
+        harness.script_texts("one", "two", "three")
+        await harness.send(tools=True)
+        store_tasks(tmp_path, now_ms() + 1300)
+        await harness.send()
+        assert [tool_names(harness, number) for number in range(3)] == [
+            ["get_weather", "clock"],
+            ["clock"],
+            ["get_weather", "clock"],
+        ]
+
+
+async def test_a_supplied_tool_named_clock_stays_the_clients(tmp_path: Path) -> None:
+    own = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+    async with clock_gateway("chat", tmp_path) as harness:
+        harness.script_texts("one", "two")
+        await harness.send(body={**asking.body("chat", stream=False), "tools": [own]})
+        store_tasks(tmp_path, now_ms())
+        await harness.send()
+        assert [tool_names(harness, number) for number in (0, 1)] == [["clock", "routecodex_clock"]] * 2
+
+
+async def test_the_clock_is_renamed_when_the_client_has_a_namespace_of_its_name(tmp_path: Path) -> None:
+    sleep = {"type": "function", "name": "sleep", "parameters": {"type": "object"}}
+    tools = [{"type": "namespace", "name": "clock", "description": "", "tools": [sleep]}]
+    async with clock_gateway("responses", tmp_path) as harness:
+        harness.script_texts("one")
+        await harness.send(body={**asking.body("responses", stream=False), "tools": tools})
+        assert tool_names(harness, 0) == ["sleep", "routecodex_clock"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from tests.kit import answers, grammar
@@ -36,6 +39,27 @@ async def test_only_the_models_name_is_changed_on_the_way(protocol: str, path: s
     assert request.json["model"] == "text-embedding-9"
     assert b'"x_unknown":{"z": 1.50, "a": null}' in request.body
     assert b'"input":["a", "b\\u00e9"]' in request.body
+
+
+@pytest.mark.parametrize(
+    ("input", "expected"),
+    [
+        ("a <**!glm.2**>b", "a b"),
+        (["a\u00e9", "`<**clear**>` b"], ["a\u00e9", "`` b"]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        (
+            [{"type": "text", "text": "<**#glm**>c"}, {"image": "<**"}],
+            [{"type": "text", "text": "c"}, {"image": "<**"}],
+        ),
+        ("an open <** stays", "an open <** stays"),
+    ],
+)
+async def test_no_provider_sees_a_tag_in_the_input(input: Any, expected: Any) -> None:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up:
+        await embed(
+            one_target("chat", up), msgspec.json.encode({"model": "up.m", "input": input, "user": "u"})
+        )
+        assert up.requests[0].json == {"model": "m", "input": expected, "user": "u"}
 
 
 @pytest.mark.parametrize(("status", "expected"), [(400, 400), (404, 404), (429, 429), (401, 502), (500, 502)])

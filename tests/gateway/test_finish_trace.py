@@ -30,7 +30,34 @@ async def test_each_mapping_is_traced_when_switched_on(
         "messages": "max_tokens",
         "gemini": "MAX_TOKENS",
     }
+    end = " message_stop=sent rule=no tool turn" if client == "messages" and stream else ""
     (line,) = caplog.messages
     assert line == (
-        f"request={answer.headers['x-request-id']} upstream=max_tokens inferred=length sent={reasons[client]}"
+        f"request={answer.headers['x-request-id']} upstream=max_tokens inferred=length "
+        f"sent={reasons[client]}{end}"
     )
+
+
+@pytest.mark.parametrize("upstream", ["chat", "messages"])
+@pytest.mark.parametrize(
+    ("setting", "agent", "expected"),
+    [
+        ("auto", "llm/1.0", "withheld rule=auto: this client does not need it"),
+        ("auto", "claude-cli/2.1.326 (external, cli)", "sent rule=auto: Claude Code"),
+        ("never", "claude-cli/2.1.326 (external, cli)", "withheld rule=never"),
+        ("always", "llm/1.0", "sent rule=always"),
+    ],
+)
+async def test_the_trace_says_what_became_of_message_stop(
+    caplog: pytest.LogCaptureFixture, upstream: str, setting: str, agent: str, expected: str
+) -> None:
+    caplog.set_level(logging.DEBUG, "routecodex.finish")
+    more = f'[protocols.messages]\ntool_turn_message_stop = "{setting}"\n'
+    async with Upstream() as up:
+        up.queue(answers.tool_call(upstream, "get_weather", {"city": "Oslo"}, stream=True))
+        async with serving(more + one_target(upstream, up)) as gateway:
+            body = asking.body("messages", stream=True, tools=True)
+            answer = await call(gateway.port, "/v1/messages", body, headers={"user-agent": agent})
+    (line,) = caplog.messages
+    assert line.endswith(f"inferred=tool_calls sent=tool_use message_stop={expected}")
+    assert (b"event: message_stop" in answer.body) is expected.startswith("sent")

@@ -195,13 +195,14 @@ def tracing() -> bool:
     return trace_log.isEnabledFor(logging.DEBUG)
 
 
-def trace(request_id: str, finish: Finish, sent: str) -> None:
-    """Log how the finish reason was inferred, if the trace is switched on."""
+def trace(request_id: str, finish: Finish, sent: str, *, end: str = "") -> None:
+    """Log how the finish reason was inferred, if the trace is on; `end` describes the end of the stream."""
     if tracing():
         trace_log.debug(
-            "request=%s upstream=%s inferred=%s sent=%s",
+            "request=%s upstream=%s inferred=%s sent=%s%s",
             request_id,
             finish.upstream_reason,
             finish.reason,
             sent,
+            f" {end}" if end else "",
         )

@@ -75,6 +75,13 @@ class ClockConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["always", "with_tasks", "off"],
         Meta(description="When the current time is added to a request, as its last user message."),
     ] = "always"
+    complete_tools: Annotated[
+        Literal["session", "off"],
+        Meta(
+            description="`session`: a request that gets a reminder and lacks functions which its session "
+            "declared last gets them too. The client can run them."
+        ),
+    ] = "session"
     ntp: Annotated[NtpConfig, Meta(description="Time from the network.")] = NtpConfig()
 
 

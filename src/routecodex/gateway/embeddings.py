@@ -17,8 +17,10 @@ from routecodex.gateway.answer.failover import Failover
 from routecodex.gateway.context.identity import identify
 from routecodex.gateway.request import RequestRecord
 from routecodex.gateway.services import GatewayServices
+from routecodex.protocols import large_body
 from routecodex.protocols.control_fields import metadata_control_fields, strip_control_fields
 from routecodex.providers.upstream import trace_headers
+from routecodex.routing.instructions import strip
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.state import ServerState, SessionState
@@ -70,12 +72,31 @@ async def embed(
         raise rules.not_allowed()
     if not plan.steps and not plan.cooling:
         raise _no_embeddings(services, plan, rules, model=fields.model)
-    stripped = strip_control_fields(body, "chat")
+    stripped = _strip_tags(strip_control_fields(body, "chat"))
     failover = Failover(services, planner, record=record, keep_route=True)
     trace = trace_headers(headers)
     answer = await failover.open(plan, lambda step: _attempt(services, step, stripped, trace=trace))
     failover.settle(None)
     return answer
+
+
+def _strip_tags(body: bytes) -> bytes:
+    """Return the body without instruction tags in the input: no provider may see one."""
+    if not large_body.may_hold_tags(body):
+        return body
+    fields = json.read_fields(body)
+    if "input" in fields:
+        fields["input"] = Raw(json.encode(_strip_texts(json.decode_raw(fields["input"]))))
+    return json.encode(fields)
+
+
+def _strip_texts(value: Any) -> Any:
+    """Return the input with its texts stripped; Jina and Voyage accept objects with texts in a list."""
+    if isinstance(value, str):
+        return strip(value)
+    if isinstance(value, list):
+        return [_strip_texts(one) for one in value]
+    return {name: _strip_texts(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 async def _attempt(services: GatewayServices, step: PlanStep, body: bytes, *, trace: bytes) -> bytes:

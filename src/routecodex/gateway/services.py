@@ -11,6 +11,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ClientDisconnected, GatewayError
+from routecodex.canon.finish import Finish
 from routecodex.gateway.answer.keep_alive import KeepAlives
 from routecodex.gateway.answer.prepared_target import AnyTarget, BuiltinProvider, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
@@ -21,7 +22,7 @@ from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
+from routecodex.protocols.messages.client_quirks import knows_refusal, message_stop_rule
 from routecodex.providers.upstream import Upstream
 from routecodex.routing import tokens
 from routecodex.routing.pools import NextTurn, RoundRobin
@@ -117,9 +118,18 @@ class GatewayServices:
         if target is not None:
             reply.provider = target.provider
         if request.codec.name == "messages":
-            reply.message_stop_after_calls = ends_with_message_stop(self._tool_turn_stop, request.headers)
+            reply.message_stop_after_calls = message_stop_rule(self._tool_turn_stop, request.headers)[0]
             reply.knows_refusal = knows_refusal(request.headers)
         return reply
+
+    def stream_end(self, request: ClientRequest, finish: Finish) -> str:
+        """Describe the end of a messages stream for the trace: whether `message_stop` was sent, and why."""
+        if request.codec.name != "messages" or not request.wire.stream:
+            return ""
+        if finish.reason != "tool_calls":
+            return "message_stop=sent rule=no tool turn"
+        sends, rule = message_stop_rule(self._tool_turn_stop, request.headers)
+        return f"message_stop={'sent' if sends else 'withheld'} rule={rule}"
 
     def error_context(self, request: ClientRequest) -> ReplyContext:
         """Return the part of the reply context that an error needs."""

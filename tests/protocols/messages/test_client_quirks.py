@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
+from routecodex.protocols.messages.client_quirks import knows_refusal, message_stop_rule
 
 JS_STREAM = {"x-stainless-lang": "js", "x-stainless-helper-method": "stream"}
 
@@ -28,14 +28,14 @@ LAWFUL: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("headers", NEEDING)
 def test_clients_that_lose_something_get_their_message_stop(headers: dict[str, str]) -> None:
-    assert ends_with_message_stop("auto", headers)
-    assert not ends_with_message_stop("never", headers)
+    assert message_stop_rule("auto", headers)[0]
+    assert not message_stop_rule("never", headers)[0]
 
 
 @pytest.mark.parametrize("headers", LAWFUL)
 def test_for_all_others_the_law_holds(headers: dict[str, str]) -> None:
-    assert not ends_with_message_stop("auto", headers)
-    assert ends_with_message_stop("always", headers)
+    assert not message_stop_rule("auto", headers)[0]
+    assert message_stop_rule("always", headers)[0]
 
 
 @pytest.mark.parametrize(

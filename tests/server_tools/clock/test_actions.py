@@ -55,10 +55,10 @@ def world() -> World:
     return World(MemoryStore())
 
 
-def test_the_declaration_is_strict_and_keeps_out_of_the_clients_way() -> None:
+def test_the_declaration_is_strict_under_both_names() -> None:
     expected = Tool("clock", description=DESCRIPTION, parameters=SCHEMA, strict=True)
-    assert declare({"shell"}) == expected
-    assert declare({"shell", "clock"}).name == "routecodex_clock"
+    assert declare("clock") == expected
+    assert declare("routecodex_clock").name == "routecodex_clock"
 
 
 async def test_get_tells_the_time(world: World) -> None:

@@ -27,7 +27,8 @@ def test_a_reminder_names_every_task_and_says_that_tools_may_be_used() -> None:
         '[scheduled task:"water the plants"] due 2026-01-21T20:30:00.000Z\n'
         '[scheduled task:"deploy"] due 2026-01-21T20:31:00.000Z, suggested tool: "shell", '
         'suggested arguments: {"cmd":"make"}\n'
-        "You may call tools to complete these tasks."
+        "You may call tools to complete these tasks; if tools are missing, "
+        "the system supplies the standard ones."
     )
 
 

@@ -14,6 +14,7 @@ from routecodex.gateway.context.gateway_replies import ClockSummary
 from routecodex.routing.instructions import strip
 from routecodex.server_tools.clock import clock_tool, network_time, task_store
 from routecodex.server_tools.clock.actions import ClockActions
+from routecodex.server_tools.clock.declared_tools import DeclaredTools
 from routecodex.server_tools.clock.deliveries import Deliveries
 from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.due_timer import DueTimer, ExpirySweep, Holds
@@ -74,7 +75,9 @@ class ClockService:
                 time_tag=config.time_tag,
                 hold_max_ms=config.hold_max_ms,
                 hold_non_streaming=config.hold_non_streaming,
+                complete_tools=config.complete_tools,
             ),
+            declared=DeclaredTools(store),
             clean=strip,
         )
 

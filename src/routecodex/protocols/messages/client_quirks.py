@@ -46,15 +46,20 @@ REFUSAL_SINCE: dict[str, tuple[int, ...]] = {"python": (0, 51, 0), "js": (0, 41,
 """First version of Anthropic's SDK with the stop reason `refusal`, by language."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_NOT_NEEDED = "auto: this client does not need it"
 _SETTINGS = {"always": True, "never": False}
 
 
-def ends_with_message_stop(setting: str, headers: Mapping[str, str]) -> bool:
-    """Whether a tool turn ends with `message_stop`; the setting is `auto`, `always` or `never`."""
+def message_stop_rule(setting: str, headers: Mapping[str, str]) -> tuple[bool, str]:
+    """Return whether a tool turn ends with `message_stop`, and the rule that decides it.
+
+    The setting is `auto`, `always` or `never`.
+    """
     fixed = _SETTINGS.get(setting)
     if fixed is not None:
-        return fixed
-    return any(_matches(client, headers) for client in NEEDS_MESSAGE_STOP)
+        return fixed, setting
+    client = next((client for client in NEEDS_MESSAGE_STOP if _matches(client, headers)), None)
+    return (False, _NOT_NEEDED) if client is None else (True, f"{setting}: {client.name}")
 
 
 def _matches(client: ClientQuirk, headers: Mapping[str, str]) -> bool:

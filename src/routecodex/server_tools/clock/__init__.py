@@ -8,6 +8,7 @@ actions       ClockActions: the declaration and the actions of the tool
 clock_tool    ClockTool: the clock as a server tool; time tag, reminders, held answers
 task_store    TaskStore: the tasks of every session, in the store; TaskOverview: for operators
 reservations  expiry of reservations, independent of the time of day
+declared_tools  DeclaredTools: the tools that a session declared last
 deliveries    Deliveries: reserve, commit, roll back
 due_timer     DueTimer, Holds: wait for due tasks; ExpirySweep: deletes expired tasks
 timestamps    ISO 8601 parsing and formatting, time zones

@@ -32,8 +32,8 @@ from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.server_tools.clock.timestamps import Zone, local_text, utc_text
 from routecodex.stores.store import StoreError
 
-NAME = "clock"
-OTHER_NAME = "routecodex_clock"
+NAMES = ("clock", "routecodex_clock")
+"""Names of the tool; the second is used if the client has a tool or a namespace of the first."""
 DESCRIPTION = (
     "Time and alarms for this session. get: the current time. schedule: remember tasks and be reminded of "
     "them when they are due. list: the tasks. cancel: forget the task taskId. clear: forget all tasks. "
@@ -45,9 +45,8 @@ log = logging.getLogger("routecodex.clock")
 Result = dict[str, Any]
 
 
-def declare(taken: set[str]) -> Tool:
-    """Return the tool under a name that the client's own tools do not use."""
-    name = OTHER_NAME if NAME in taken else NAME
+def declare(name: str) -> Tool:
+    """Return the tool under this name."""
     return Tool(name, description=DESCRIPTION, parameters=SCHEMA, strict=True)
 
 

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from routecodex.canon.parts import Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response
-from routecodex.server_tools.clock.actions import ClockActions, declare
+from routecodex.server_tools.clock.actions import NAMES, ClockActions, declare
+from routecodex.server_tools.clock.declared_tools import DeclaredTools
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
 from routecodex.server_tools.clock.due_timer import Holds
 from routecodex.server_tools.clock.network_time import NetworkTime
@@ -24,7 +25,9 @@ from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext,
 from routecodex.stores.store import StoreError
 
 _REMINDER_START = "Scheduled tasks of this session are due:"
-_REMINDER_END = "You may call tools to complete these tasks."
+_REMINDER_END = (
+    "You may call tools to complete these tasks; if tools are missing, the system supplies the standard ones."
+)
 
 
 def time_tag(now_ms: int, *, zone: Zone, offset_ms: int) -> str:
@@ -68,6 +71,7 @@ class ClockOptions(Struct, frozen=True, kw_only=True):
     time_tag: Literal["always", "with_tasks", "off"] = "always"
     hold_max_ms: int = 60_000
     hold_non_streaming: bool = True
+    complete_tools: Literal["session", "off"] = "session"
 
 
 class ClockTurn(Struct):
@@ -75,6 +79,8 @@ class ClockTurn(Struct):
 
     name: str = ""
     reminder: str = ""
+    reminds: bool = False
+    """The rounds of this turn hold a reminder."""
     reservations: list[tuple[int, Reservation]] = field(default_factory=list)
 
 
@@ -93,6 +99,7 @@ class ClockTool(ServerTool):
         time: NetworkTime,
         zone: Zone,
         options: ClockOptions,
+        declared: DeclaredTools,
         clean: Callable[[str], str] = lambda text: text,
     ) -> None:
         self._actions = actions
@@ -101,17 +108,21 @@ class ClockTool(ServerTool):
         self._time = time
         self._zone = zone
         self._options = options
+        self._declared = declared
         self._clean = clean
 
     async def inject(self, turn: TurnContext, request: Request) -> Request:
         state = turn.state(self, ClockTurn)
-        request = self._with_tool(turn, state, request)
         if turn.round > 1:
+            request = self._with_tool(turn, state, await self._complete(turn, state, request))
             return _with_reminder(request, state.reminder, after=len(turn.captured.messages))
         if _ends_with_assistant(request):
             turn.note("clock: no time and no reminders, the request ends with an assistant message")
-            return request
+            return self._with_tool(turn, state, request)
         reservation = await self._reserve(turn, state, number=1)
+        completed = await self._complete(turn, state, request)
+        await self._record(turn)
+        request = self._with_tool(turn, state, completed)
         if await self._adds_time(turn):
             now_ms = self._time.now_ms()
             request = append_user_message(
@@ -164,13 +175,26 @@ class ClockTool(ServerTool):
         await self._roll_back(turn, since=0)
 
     def _with_tool(self, turn: TurnContext, state: ClockTurn, request: Request) -> Request:
-        taken = {declared.name for declared in turn.captured.tools}
-        tool = declare(taken)
-        if tool.name in taken:
+        """Add the clock under one name for all rounds of the turn, behind the client's tools."""
+        if turn.round == 1:
+            names = {name for declared in request.tools for name in (declared.name, declared.namespace)}
+            # Codex has a namespace `clock`.
+            state.name = next((name for name in NAMES if name not in names), "")
+        if not state.name:
             return request
-        state.name = tool.name
+        tool = declare(state.name)
         turn.tool_names.add(tool.name)
         return replace(request, tools=(*request.tools, tool))
+
+    async def _complete(self, turn: TurnContext, state: ClockTurn, request: Request) -> Request:
+        """Return the request with the tools that its session declared last, if it holds a reminder."""
+        if turn.session is None or not state.reminds or self._options.complete_tools == "off":
+            return request
+        return await self._declared.complete(turn.session, request, taken=turn.tool_names)
+
+    async def _record(self, turn: TurnContext) -> None:
+        if turn.session is not None and self._options.complete_tools != "off":
+            await self._declared.record(turn.session, turn.captured)
 
     async def _reserve(self, turn: TurnContext, state: ClockTurn, *, number: int) -> Reservation | None:
         """Reserve the due tasks for the round of this number."""
@@ -179,6 +203,7 @@ class ClockTool(ServerTool):
         reservation = await self._deliveries.reserve(turn.session, turn.id)
         if reservation is not None:
             state.reservations.append((number, reservation))
+            state.reminds = True
         return reservation
 
     async def _adds_time(self, turn: TurnContext) -> bool:
