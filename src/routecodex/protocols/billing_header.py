@@ -35,9 +35,10 @@ def strip_billing_header(request: Request) -> Request:
     """Return the request with the billing header removed from its system text."""
     if not any(begins_with_header(part.text) for part in request.system):
         return request
-    return replace(request, system=tuple(part for text in request.system if (part := _stripped(text)).text))
+    left = (part if not begins_with_header(part.text) else _stripped(part) for part in request.system)
+    return replace(request, system=tuple(part for part in left if part is not None))
 
 
-def _stripped(part: Text) -> Text:
+def _stripped(part: Text) -> Text | None:
     text = without_header(part.text)
-    return part if text == part.text else replace(part, text=text)
+    return replace(part, text=text) if text else None

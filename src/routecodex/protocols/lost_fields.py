@@ -33,6 +33,7 @@ _HARMLESS = frozenset(
         "id",
         "logprobs",
         "parsed_arguments",
+        "responses.declaration",
         "responses.item",
         "source",
         "status",

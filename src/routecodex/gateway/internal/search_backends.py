@@ -20,6 +20,7 @@ from routecodex.gateway.internal.tool_turn import GatewayTurn
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect, hosts_search
+from routecodex.protocols.responses.schema import declared_tools
 from routecodex.providers.http import HttpClient, Timeouts, origin_of
 from routecodex.server_tools.framework import TurnContext
 from routecodex.server_tools.web_search import (
@@ -74,7 +75,7 @@ def _hosts_google(view: Any) -> bool:
 
 _HOSTS: dict[ProtocolName, Callable[[Any], bool]] = {
     "chat": lambda view: view.fields.web_search_options is not ABSENT or _hosts(view.decoded_tools()),
-    "responses": lambda view: _hosts(view.typed.tools),
+    "responses": lambda view: _hosts(declared_tools(view.typed)),
     "messages": lambda view: _hosts(view.tools),
     "gemini": _hosts_google,
 }

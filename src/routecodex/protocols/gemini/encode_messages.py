@@ -222,6 +222,9 @@ class Contents:
         for part in message.parts:
             if isinstance(part, ToolResult):
                 parts += self._orphan_result(part)
+            elif message.role == "system" and isinstance(part, Opaque):
+                # Codex's `additional_tools`: its tools are declared.
+                continue
             elif message.role == "system" and isinstance(part, Text):
                 parts += [{"text": f"<system>{part.text}</system>"}] if part.text else []
             elif (wire := self._part(part)) is not None:

@@ -20,6 +20,8 @@ from routecodex.protocols import sealed_signatures
 from routecodex.protocols.responses.schema import NAME
 
 ITEM = "responses.item"
+DECLARATION = "responses.declaration"
+"""Key in `extras`: a tool that an input item declares (Codex's `additional_tools`), and the item itself."""
 PART = "responses.part"
 
 _AUDIO_TYPES = {"mp3": "audio/mpeg", "wav": "audio/wav"}

@@ -6,6 +6,7 @@ and consecutive tool outputs one `tool` message.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -13,8 +14,14 @@ from msgspec.structs import replace
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import WireRequest
-from routecodex.protocols.responses.content import ITEM, decode_parts, extra_fields, unseal_content
-from routecodex.protocols.responses.schema import NAME, RESULT_SUFFIXES
+from routecodex.protocols.responses.content import (
+    DECLARATION,
+    ITEM,
+    decode_parts,
+    extra_fields,
+    unseal_content,
+)
+from routecodex.protocols.responses.schema import DECLARATIONS, NAME, RESULT_SUFFIXES
 from routecodex.wire import json
 
 LOGPROBS = "message.output_text.logprobs"
@@ -67,7 +74,7 @@ def decode_request(request: WireRequest) -> Request:
         messages=tuple(reader.messages),
         source=NAME,
         system=(*system, *reader.system),
-        tools=tuple(tool for value in body.get("tools") or () for tool in _tools(value)),
+        tools=_declared(body.get("tools") or (), reader.declared),
         tool_choice=choice,
         parallel_tool_calls=body.get("parallel_tool_calls"),
         max_tokens=body.get("max_output_tokens"),
@@ -97,6 +104,7 @@ class _ItemReader:
     def __init__(self) -> None:
         self.system: list[Text] = []
         self.messages: list[Message] = []
+        self.declared: list[Tool] = []
         self._role: Role | None = None
         self._parts: list[Part] = []
         self._signatures: dict[str, tuple[str | None, str]] = {}
@@ -122,7 +130,11 @@ class _ItemReader:
                 self._add("tool", _result(item, custom=kind == "custom_tool_call_output"))
             case "reasoning":
                 self._reasoning_item(item)
+            case "additional_tools":
+                self._declaration(item)
             case _:
+                if kind in DECLARATIONS:
+                    self._declare(item)
                 role: Role = "tool" if kind.endswith(RESULT_SUFFIXES) else "assistant"
                 self._add(role, Opaque(NAME, item))
 
@@ -168,6 +180,21 @@ class _ItemReader:
             return
         self.system.append(_with_item(texts[0], head))
         self.system.extend(_with_item(text, None) for text in texts[1:])
+
+    def _declaration(self, item: dict[str, Json]) -> None:
+        """Add the tools of an item; the item keeps its place for providers of this protocol."""
+        self._flush()
+        self._declare(item)
+        if self.messages:
+            self.messages.append(Message("system", (Opaque(NAME, item),)))
+        else:
+            # Codex puts it before its developer messages, which are system text.
+            self.system.append(_with_item(Text(""), {DECLARATION: item}))
+
+    def _declare(self, item: dict[str, Json]) -> None:
+        for value in item.get("tools") or ():
+            for tool in _tools(value):
+                self.declared.append(replace(tool, extras={**(tool.extras or {}), DECLARATION: True}))
 
     def _reasoning_item(self, item: dict[str, Json]) -> None:
         origin, mark, signature = unseal_content(item.get("encrypted_content"))
@@ -228,6 +255,14 @@ def _reasoning(
         origin=origin,
         extras=extras or None,
     )
+
+
+def _declared(values: Iterable[dict[str, Json]], in_items: list[Tool]) -> tuple[Tool, ...]:
+    """Return all tools; of two with one name the later wins, at the place of the first."""
+    tools = [tool for value in values for tool in _tools(value)]
+    if not in_items:
+        return tuple(tools)
+    return tuple({(tool.namespace, tool.name): tool for tool in (*tools, *in_items)}.values())
 
 
 def _tools(value: dict[str, Json]) -> list[Tool]:

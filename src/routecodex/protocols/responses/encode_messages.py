@@ -11,7 +11,7 @@ from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal
 from routecodex.canon.request import Message, Request
 from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodeOptions
-from routecodex.protocols.responses.content import ITEM, PART, PartWriter
+from routecodex.protocols.responses.content import DECLARATION, ITEM, PART, PartWriter
 from routecodex.protocols.responses.schema import NAME
 
 ID_LIMIT = 64
@@ -38,7 +38,9 @@ class ItemWriter(Struct):
         for text in self.request.system:
             if text.cache is not None:
                 self.writer.notices.dropped("cache_control", "responses upstreams cache by prefix")
-            if self._same and text.extras and ITEM in text.extras:
+            if self._same and text.extras and DECLARATION in (text.extras.get(ITEM) or {}):
+                self.items.append(text.extras[ITEM][DECLARATION])
+            elif self._same and text.extras and ITEM in text.extras:
                 self._developer_text(text, text.extras[ITEM])
             elif text.text:
                 texts.append(text.text)

@@ -9,7 +9,7 @@ from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields
 from routecodex.protocols.message_features import is_hosted_search
-from routecodex.protocols.responses.content import PartWriter
+from routecodex.protocols.responses.content import DECLARATION, PartWriter
 from routecodex.protocols.responses.decode_request import LOGPROBS
 from routecodex.protocols.responses.encode_messages import ItemWriter, custom_call_ids, short_id
 from routecodex.protocols.responses.schema import NAME
@@ -104,6 +104,9 @@ def _tools(request: Request, options: EncodeOptions, notices: Notices) -> list[J
     written: list[Json] = []
     namespaces: dict[str, list[Json]] = {}
     for tool in request.tools:
+        if request.source == NAME and DECLARATION in (tool.extras or {}):
+            # The item that declares it is in the input.
+            continue
         value = _tool(tool, request, options=options, notices=notices)
         if value is None:
             continue

@@ -33,6 +33,7 @@ from routecodex.protocols.responses.schema import (
     WirePart,
     WireTool,
     WireToolChoice,
+    declared_tools,
 )
 from routecodex.wire import json
 
@@ -45,7 +46,7 @@ def features(request: WireRequest) -> RequestFeatures:
     """Return the features of a request; only its newest items are read."""
     view: RequestView = request.view
     body = view.typed
-    items, tools = _items(body), body.tools or ()
+    items, tools = _items(body), declared_tools(body)
     newest, message = newest_message(items, _message_features) if items else ("user", SYSTEM)
     last = last_index(items, _is_answer)
     hosted = any(is_hosted_search(tool.type) for tool in tools)
@@ -88,6 +89,8 @@ def _texts(item: WireItem) -> list[str]:
 
 def _message_features(item: WireItem) -> MessageFeatures:
     """Return the features of an item; items that are neither messages nor results come from the model."""
+    if item.type == "additional_tools":
+        return SYSTEM
     if (item.type or "message") != "message":
         return TOOL if (item.type or "").endswith(RESULT_SUFFIXES) else ASSISTANT
     if item.role in _SYSTEM:
@@ -105,7 +108,7 @@ def _message_features(item: WireItem) -> MessageFeatures:
 def _is_answer(item: WireItem) -> bool:
     if (item.type or "message") == "message":
         return item.role == "assistant"
-    return not (item.type or "").endswith(RESULT_SUFFIXES)
+    return item.type != "additional_tools" and not (item.type or "").endswith(RESULT_SUFFIXES)
 
 
 def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:

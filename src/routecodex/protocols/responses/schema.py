@@ -71,6 +71,7 @@ class WireItem(Struct):
     summary: Any = None
     encrypted_content: str | None = None
     action: Any = None
+    tools: Any = None
 
 
 class WireTool(Struct):
@@ -83,6 +84,19 @@ class WireTool(Struct):
     strict: bool | None = None
     format: dict[str, Any] | None = None
     tools: list[WireTool] | None = None
+
+
+DECLARATIONS = ("additional_tools", "tool_search_output")
+"""Items whose `tools` are declared to the model: Codex sends no `tools` for gpt-5.6 and newer."""
+
+
+def declared_tools(body: RequestBody) -> list[WireTool]:
+    """Return the tools of a validated request, those in its input items too."""
+    declared = list(body.tools or ())
+    for item in body.input if isinstance(body.input, list) else ():
+        if item.type in DECLARATIONS and item.tools:
+            declared += convert(item.tools, list[WireTool])
+    return declared
 
 
 class WireToolChoice(Struct):

@@ -12,6 +12,7 @@ from routecodex.canon.errors import BadRequest
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.responses.schema import (
     CALLS,
+    DECLARATIONS,
     NAME,
     OUTPUTS,
     REFERENCE,
@@ -99,8 +100,11 @@ class _ItemChecker:
                 self._reasoning(index, item)
             elif kind == REFERENCE:
                 self._reference(index, item)
-            elif item.call_id is not None:
-                self._call_ids.add(item.call_id)
+            else:
+                if kind in DECLARATIONS:
+                    _check_declaration(index, item)
+                if item.call_id is not None:
+                    self._call_ids.add(item.call_id)
 
     def _message(self, index: int, item: WireItem) -> None:
         if item.role not in ROLES:
@@ -149,6 +153,14 @@ class _ItemChecker:
             _check_parts(item.output, f"input[{index}].output")
         if item.call_id not in self._call_ids and not self._may_refer:
             raise _wrong(index, "call_id", f"no earlier call has the id {item.call_id!r}")
+
+
+def _check_declaration(index: int, item: WireItem) -> None:
+    path = f"input[{index}].tools"
+    try:
+        _check_tools(convert(item.tools or [], list[WireTool]), path)
+    except ValidationError as exc:
+        raise BadRequest(f"{path}: expected a list of tools", param=path, code="invalid_type") from exc
 
 
 def _check_parts(values: list[Any], path: str) -> None:

@@ -1,0 +1,100 @@
+"""Codex declares the tools of newer models in an input item `additional_tools`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from routecodex.protocols.codecs import CODECS
+from tests.kit import answers, asking
+from tests.kit.gateway import one_target, serving
+from tests.kit.raw_client import Answer, call
+from tests.kit.upstream import Request, Upstream
+
+SCHEMA = {"type": "object", "properties": {"cmd": {"type": "string"}}}
+EXEC = {"type": "custom", "name": "exec", "description": "Run JavaScript.", "format": {"type": "text"}}
+WAIT = {"type": "function", "name": "wait", "description": "old", "parameters": SCHEMA}
+NEW_WAIT = {**WAIT, "description": "new"}
+SPAWN = {"type": "function", "name": "spawn", "parameters": SCHEMA}
+
+
+def declaration(*tools: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "additional_tools", "role": "developer", "tools": list(tools)}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+NOTES = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]}
+TEAM = {"type": "namespace", "name": "collaboration", "description": "", "tools": [SPAWN]}
+INPUT = [declaration(EXEC, WAIT, TEAM), NOTES, user("one"), declaration(NEW_WAIT), user("two")]
+
+
+async def ask(upstream: str, reply: Any, *, stream: bool = False, more: str = "") -> tuple[Answer, Request]:
+    sent = {"model": "up.m", "input": INPUT, "instructions": "You are Codex.", "stream": stream}
+    async with Upstream(lambda _: reply) as up, serving(more + one_target(upstream, up)) as gateway:
+        answer = await call(gateway.port, "/v1/responses", sent)
+        asking.check("responses", answer, stream=stream)
+        return answer, up.requests[0]
+
+
+@pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"])
+async def test_tools_in_an_item_are_the_tools_of_the_request(upstream: str) -> None:
+    answer, request = await ask(upstream, answers.text(upstream, "fine", False))
+    path_fields = {"model": "m", "stream": False} if upstream == "gemini" else {}
+    decoded = CODECS[upstream].decode_request(CODECS[upstream].validate(request.body, **path_fields))
+    names = [(tool.name, "new" in (tool.description or "")) for tool in decoded.tools]
+    assert names == [("exec", False), ("wait", True), ("collaboration__spawn", False)]
+    assert "".join(text.text for text in decoded.system).replace("\n", "") == "You are Codex.Be brief."
+    assert [message.role for message in decoded.messages if message.role != "user"] == []
+    assert "x-routecodex-notice" not in answer.headers
+
+
+@pytest.mark.parametrize("clock", ["", "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"])
+async def test_a_responses_provider_gets_the_item_as_it_came(clock: str) -> None:
+    _, request = await ask("responses", answers.text("responses", "fine", False), more=clock)
+    assert [item for item in request.json["input"] if item["type"] == "additional_tools"] == [
+        INPUT[0],
+        INPUT[3],
+    ]
+    assert request.json["input"][:3] == INPUT[:3]
+    assert [tool["name"] for tool in request.json.get("tools", ())] == (["clock"] if clock else [])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"])
+async def test_calls_come_back_in_the_form_of_their_declaration(upstream: str, stream: bool) -> None:
+    calls = (
+        answers.Call("exec", {"input": "1 + 1"}, "c1"),
+        answers.Call("collaboration__spawn", {"cmd": "x"}, "c2"),
+    )
+    answer, _ = await ask(upstream, answers.tool_calls(upstream, *calls, stream=stream), stream=stream)
+    assert b'"custom_tool_call"' in answer.body
+    assert b'"namespace":"collaboration"' in answer.body
+
+
+async def test_the_tools_of_an_item_count_for_routing() -> None:
+    codec = CODECS["responses"]
+    search = {"type": "web_search"}
+    request = codec.validate(codec_body([declaration(WAIT, search), NOTES, user("hi")]))
+    features = codec.features(request)
+    assert (features.has_tools, features.offers_search, features.has_answer, features.newest) == (
+        True,
+        True,
+        False,
+        "user",
+    )
+
+
+def codec_body(items: list[dict[str, Any]]) -> bytes:
+    return msgspec.json.encode({"model": "m", "input": items})
+
+
+async def test_a_wrong_tool_in_an_item_is_named() -> None:
+    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+        sent = {"model": "up.m", "input": [declaration({"type": "function"}), user("hi")]}
+        answer = await call(gateway.port, "/v1/responses", sent)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "input[0].tools[0].name")
