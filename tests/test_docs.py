@@ -135,6 +135,15 @@ def test_every_configuration_shown_can_be_used(page: Path) -> None:
     assert wrong == []
 
 
+def test_the_second_provider_of_the_readme_can_be_pasted_below_the_first() -> None:
+    text = "\n".join(blocks(ROOT / "README.md", "toml"))
+    environ = {preset.env: "k" for preset in PRESETS.values() if preset.env}
+    config, problems = examine(text, environ=environ, presets=PRESETS, dialect_type=Dialect)
+    assert problems == []
+    assert config is not None
+    assert len(config.providers) == 2
+
+
 class Curl:
     """A curl command of a page: its URL, headers and body."""
 

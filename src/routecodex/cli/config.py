@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from routecodex.config import Config, Problem, examine, find_path
-from routecodex.config.load import MINIMAL_CONFIG
+from routecodex.config.syntax import MINIMAL_CONFIG
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 

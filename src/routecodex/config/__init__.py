@@ -5,6 +5,8 @@ load           `load`, `loads`: a file or text to a `Config`, or `InvalidConfig`
 model          `Config` and its tables `ServerConfig`, `StoreConfig`, `PoolConfig`, …
 providers      `ProviderConfig`, `KeyConfig`, `ModelConfig`; `Preset`, the defaults of a well-known provider
 server_tools   tables of the server tools
+syntax         parses the text; a syntax error says what to write instead
+repair         repairs first mistakes in provider tables, and reports them
 shape          reads untyped tables into the model
 resolve        fills in presets, keys and names
 check          checks that the parts fit together; check_routes checks targets, routes and aliases

@@ -1,14 +1,13 @@
 """Loads a file into a checked configuration or a list of problems.
 
-Parse TOML, insert values of the environment, apply presets, read the model, resolve keys, check, and add the
-line numbers.
+Parse TOML, insert values of the environment, repair first mistakes, apply presets, read the model, resolve
+keys, check, and add the line numbers.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,76 +18,12 @@ from routecodex.config.check import check
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, InvalidConfig, Problem, quoted
 from routecodex.config.providers import Preset
+from routecodex.config.repair import repair
 from routecodex.config.resolve import apply_presets, imply_modes, resolve
 from routecodex.config.shape import read
+from routecodex.config.syntax import MINIMAL_CONFIG, line_of, lines_of, parse
 
-_TOML_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
-_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
-_KEYS = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
-_HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_KEYS})[ \t]*\]")
-_ENTRY = re.compile(rf"[ \t]*({_KEYS})[ \t]*=")
-_LONG_QUOTE = re.compile(r'"""|\'\'\'')
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\}|\$\{[^}]*\}?")
-
-
-def parse(text: str) -> dict[str, Any] | Problem:
-    """Parse the text into tables; return a syntax error with line and column as a Problem."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
-        message = str(exc)
-        at = _TOML_POSITION.search(message)
-        error = _TOML_POSITION.sub("", message)
-        if at is None or at[1] is None:
-            line, where = text.count("\n") + 1, "at the end of the file"
-        else:
-            line, where = int(at[1]), f"at line {at[1]}, column {at[2]}"
-        return Problem((), f"is not valid TOML {where}: {error}", "correct the syntax there", line=line)
-
-
-def lines_of(text: str) -> dict[ConfigPath, int]:
-    """Return the line of every key that starts a line, and of every table."""
-    found: dict[ConfigPath, int] = {}
-    table: ConfigPath = ()
-    counts: dict[ConfigPath, int] = {}
-    closing: str | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if closing is not None:
-            closing = None if closing in line else closing
-            continue
-        if header := _HEADER.match(line):
-            table = _path_of_keys(header[2])
-            if header[1] == "[[":
-                counts[table] = counts.get(table, -1) + 1
-                table = (*table, counts[table])
-            found.setdefault(table, number)
-        elif entry := _ENTRY.match(line):
-            found.setdefault((*table, *_path_of_keys(entry[1])), number)
-        closing = _left_open(line)
-    return found
-
-
-def _path_of_keys(keys: str) -> ConfigPath:
-    tree: Any = tomllib.loads(f"{keys} = 0")
-    steps: list[str | int] = []
-    while isinstance(tree, dict):
-        (key, tree), *_ = tree.items()
-        steps.append(key)
-    return tuple(steps)
-
-
-def _left_open(line: str) -> str | None:
-    """Return the closing quotes of a multi-line string that this line leaves open, if any."""
-    marks = _LONG_QUOTE.findall(line)
-    return marks[-1] if len(marks) % 2 else None
-
-
-def line_of(place: ConfigPath, lines: Mapping[ConfigPath, int]) -> int | None:
-    """Return the line of the place, or of the nearest enclosing place that has one."""
-    for length in range(len(place), 0, -1):
-        if place[:length] in lines:
-            return lines[place[:length]]
-    return None
 
 
 def expand(
@@ -138,12 +73,6 @@ def expand(
 
     return walk(tree, ()), frozenset(places), problems
 
-
-MINIMAL_CONFIG = """\
-        [providers.openai]
-        [routing]
-        default = ["openai.gpt-5"]"""
-"""The smallest useful file: a provider named like a preset, and a default route."""
 
 _NO_PRESETS: Mapping[str, Preset] = {}
 
@@ -200,10 +129,12 @@ def examine(
     if isinstance(parsed, Problem):
         return None, [structs.replace(parsed, file=source)]
     tree, from_env, problems = expand(imply_modes(parsed), environ)
+    tree, mistakes = repair(tree, presets, from_env)
     written = tree
     tree, unknown = apply_presets(tree, presets)
     config, misshapen = read(Config, tree, from_env=from_env)
-    problems += [*unknown, *_unreported(misshapen, problems)]
+    problems += [*mistakes, *unknown]
+    problems += _unreported(misshapen, problems)
     if config is not None:
         problems += _dialects(config, dialect_type, from_env)
         config, unresolved = resolve(config, environ, directory=Path(source).parent)

@@ -14,6 +14,7 @@ from msgspec import structs
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
 from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
+from routecodex.config.repair import meant_preset
 from routecodex.config.values import Secret
 
 _AUTH_STYLES: dict[Protocol, AuthStyle] = {
@@ -57,6 +58,8 @@ def apply_presets(
         if preset is not None and preset not in presets:
             problems.append(_unknown_preset(("providers", name, "preset"), preset, presets))
             preset = nearest(preset, presets)
+        elif preset is None and (preset := meant_preset(name, row, presets)) is not None:
+            problems.append(_misspelled_preset(("providers", name), preset))
         merged[name] = row if preset is None else _merge_preset(row, presets[preset], preset)
     return {**tree, "providers": merged}, problems
 
@@ -75,6 +78,11 @@ def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset])
     meant = nearest(name, presets)
     fix = f"did you mean {quoted(meant)}?" if meant else f"use one of: {choices(presets, limit=30)}"
     return Problem(place, f"names the preset {quoted(name)}, which does not exist", fix)
+
+
+def _misspelled_preset(place: ConfigPath, meant: str) -> Problem:
+    fix = f"did you mean [providers.{meant}]? For another provider set protocol and base_url"
+    return Problem(place, "has no protocol, and no preset has this name", fix)
 
 
 def _merge_preset(row: dict[str, Any], preset: Preset, name: str) -> dict[str, Any]:

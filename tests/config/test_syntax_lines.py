@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routecodex.config.load import line_of, lines_of
+from routecodex.config.syntax import line_of, lines_of
 
 TEXT = '''\
 top = 1
