@@ -286,6 +286,15 @@ def test_what_cannot_be_done_is_wrong_usage(
     assert message in result.stderr
 
 
+def test_a_refused_key_names_the_variable_to_set(place: Path, tmp_path: Path) -> None:
+    keyed = CONFIG.replace("drain_seconds", 'client_keys = [{ name = "a", key = "k" }]\ndrain_seconds')
+    user = tmp_path / "other"
+    with gateway(tmp_path, keyed, user=user) as address:
+        without = piped(place, "hello", "--url", address, user=user)
+    assert without.returncode == 1
+    assert without.stderr.rstrip().endswith("; set $ROUTECODEX_KEY to a client key of the gateway")
+
+
 def test_without_a_server_it_says_how_to_start_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

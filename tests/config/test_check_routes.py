@@ -29,6 +29,31 @@ TARGETS = [
         id="unknown provider",
     ),
     pytest.param(
+        routed('["glm-4.7"]'),
+        ("error", "routing.default[0]", '"glm-4.7" has no provider', 'did you mean "glm.glm-4.7"?'),
+        id="model alone",
+    ),
+    pytest.param(
+        routed('["blind"]'),
+        ("error", "routing.default[0]", '"blind" has no provider', 'did you mean "glm.blind"?'),
+        id="model without a dot alone",
+    ),
+    pytest.param(
+        routed('["glm-4.8"]'),
+        (
+            "error",
+            "routing.default[0]",
+            'names the provider "glm-4", which is not configured',
+            'did you mean "glm.glm-4.7"?',
+        ),
+        id="unknown model alone, near",
+    ),
+    pytest.param(
+        BASE + '[models]\n"gpt-*" = "glm-4.7"\n',
+        ("error", 'models."gpt-*"', '"glm-4.7" has no provider', 'did you mean "glm.glm-4.7"?'),
+        id="alias to a model alone",
+    ),
+    pytest.param(
         routed('["glm.glm-4.8"]'),
         (
             "error",

@@ -266,13 +266,33 @@ async def test_a_provider_that_is_not_an_http_server_is_a_502(client: str) -> No
             grammar.check_error(client, 502, answer.body)
 
 
-async def test_an_unreachable_provider_is_a_502() -> None:
+async def test_an_unreachable_provider_is_a_502_that_names_key_and_setting() -> None:
     async with Upstream() as up:
         text = one_target("chat", up)
     for client in PROTOCOLS:
         answer = await send(text, client)
         assert answer.status == 502
         grammar.check_error(client, 502, answer.body)
+        message = answer.json["error"]["message"]
+        assert message.startswith(f"provider 'up', key 'primary': 127.0.0.1:{up.port} could not be connected")
+        assert message.endswith("; check providers.up.base_url")
+
+
+@pytest.mark.parametrize(
+    ("answer", "setting"),
+    [
+        (Steps((Hang(),)), "timeout.idle_ms"),
+        (Raw((Hang(),)), "timeout.first_byte_ms"),
+        (Raw((Send(b"SSH-2.0-what\r\n"),)), "base_url"),
+    ],
+    ids=["silent answer", "no answer", "not HTTP"],
+)
+async def test_a_broken_connection_names_provider_key_and_setting(answer: Steps | Raw, setting: str) -> None:
+    async with Upstream(lambda _: answer) as up:
+        text = one_target("chat", up, more="timeout = { idle_ms = 50, first_byte_ms = 50 }")
+        message = (await send(text + NO_HEALTH)).json["error"]["message"]
+    assert message.startswith(f"provider 'up', key 'primary': 127.0.0.1:{up.port} ")
+    assert message.endswith(f"; check providers.up.{setting}")
 
 
 def two(first: Upstream, second: Upstream) -> str:

@@ -51,8 +51,23 @@ def read_error(protocol: str, answer: Answer) -> tuple[int, str, dict[str, Any]]
     return answer.status, answer.json["error"]["message"], answer.json["details"]
 
 
+NEAR = {"gpt": ["gpt.gpt-5.2"], "glm": ["glm.air", "glm.glm-4.7"]}
+"""The models of the known providers; their order depends on the name."""
+
+
 def unknown(name: str) -> tuple[int, str, dict[str, Any]]:
     return 404, f"Requested provider {name} not found in provider registry", {"provider": name}
+
+
+def without_near(error: tuple[int, str, dict[str, Any]]) -> tuple[int, str, dict[str, Any]]:
+    """Check the near targets of a refusal, which a known provider has; return it without them."""
+    status, message, details = error
+    near = details.pop("near", [])
+    assert sorted(near) == NEAR.get(details["provider"].partition(".")[0], [])
+    if near:
+        message, _, listed = message.partition("; near: ")
+        assert listed == ", ".join(near)
+    return status, message, details
 
 
 def disabled(name: str) -> tuple[int, str, dict[str, Any]]:
@@ -70,7 +85,7 @@ async def test_an_unknown_name_is_refused_and_nothing_of_the_message_applied(
         before = await harness.session_state()
         for place, (text, name) in enumerate(UNKNOWN.items()):
             again = await harness.send(text, stream=stream)
-            assert (text, read_error(protocol, again)) == (text, unknown(name))
+            assert (text, without_near(read_error(protocol, again))) == (text, unknown(name))
             assert (place, await harness.session_state()) == (place, before)
     assert (before, harness.requests) == ({"sticky": "glm.2", "disable": ["eye"]}, [])
 
@@ -100,6 +115,23 @@ async def test_a_forced_target_that_is_disabled_is_an_error(protocol: str, strea
         assert harness.sent_targets == [("key-glm-b", "air")]
         forced = await harness.send("<**glm.air**> hi", stream=stream)
         assert (forced.status, harness.last_target) == (200, ("key-glm-b", "air"))
+
+
+@streams
+@protocols
+async def test_a_body_model_that_a_known_provider_lacks_is_an_error_with_near_names(
+    protocol: str, stream: bool
+) -> None:
+    message = "Requested provider glm.glm-4.8 not found in provider registry; near: glm.glm-4.7, glm.air"
+    details = {"provider": "glm.glm-4.8", "near": ["glm.glm-4.7", "glm.air"]}
+    async with instruction_gateway(protocol) as harness:
+        refused = await harness.send("hi", model="glm.glm-4.8", stream=stream)
+        assert read_error(protocol, refused) == (404, message, details)
+        assert harness.requests == []
+        free = await harness.send("hi", model="nobody.x", stream=stream)
+        assert (free.status, harness.sent_targets) == (200, [DEFAULT_TARGET])
+        pinned = await harness.send("<**!spare.one**> hi", model="glm.glm-4.8", stream=stream)
+        assert (pinned.status, harness.last_target) == (200, ("key-spare-1", "one"))
 
 
 @streams

@@ -267,7 +267,6 @@ ROUTING = """
         ("gpt-5", "up.primary.special", "direct"),
         ("claude-3-haiku-x", "up.primary.small", "background"),
         ("nobody-knows-it", "up.primary.m", "default"),
-        ("up.nobody-knows-it", "up.primary.m", "default"),
         ("other.m", "up.primary.m", "default"),
     ],
 )

@@ -103,3 +103,20 @@ def test_a_short_name_is_remembered() -> None:
     found = registry.resolve("glm.1.m")
     assert found == Selector("glm", "primary", "m")
     assert registry.resolve("glm.1.m") is found
+
+
+def test_near_targets_are_ranked_by_likeness_and_at_most_five() -> None:
+    names = ("glm-4.5", "glm-4.6", "glm-4.7", "air", "flash", "ocr")
+    rows = {name: Model(id=name) for name in names}
+    registry = Registry(
+        [
+            Provider(name="glm", protocol="chat", keys=("a",), models=rows),
+            Provider(name="zai", protocol="chat", keys=("a",), models={"glm-9": Model(id="glm-9")}),
+        ],
+        routes={},
+        aliases={},
+    )
+    assert registry.near("glm.glm-4.78")[0] == "glm.glm-4.7"
+    assert len(registry.near("glm.x")) == 5
+    assert registry.near("glm.glm-9")[0] == "zai.glm-9"
+    assert registry.near("nobody.glm-9") == registry.near("glm") == ()

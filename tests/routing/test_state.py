@@ -142,8 +142,11 @@ UNKNOWN: list[tuple[Instruction, str]] = [
 def test_an_unknown_name_leaves_nothing_applied(instruction: Instruction, name: str) -> None:
     with pytest.raises(ProviderNotAvailable) as raised:
         after(SET, ClearRouting(), instruction, AllowProviders(("openai",)))
-    assert (raised.value.status, raised.value.details) == (404, {"provider": name})
-    assert raised.value.message == f"Requested provider {name} not found in provider registry"
+    details = raised.value.details or {}
+    near = details.pop("near", [])
+    assert (raised.value.status, details) == (404, {"provider": name})
+    listed = f"; near: {', '.join(near)}" if near else ""
+    assert raised.value.message == f"Requested provider {name} not found in provider registry{listed}"
 
 
 def test_a_file_must_have_been_read_before() -> None:

@@ -27,6 +27,7 @@ error type of its protocol), optional `code`, `param`, `details`, `notices` (sen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 Kind = Literal[
@@ -158,10 +159,13 @@ class ProviderNotAvailable(GatewayError):
     default_code = "PROVIDER_NOT_AVAILABLE"
 
     @classmethod
-    def unknown(cls, name: str) -> ProviderNotAvailable:
-        """Return the error for a name that the configuration does not have."""
+    def unknown(cls, name: str, near: Sequence[str] = ()) -> ProviderNotAvailable:
+        """Return the error for a name that the configuration does not have, with the nearest targets."""
         message = f"Requested provider {name} not found in provider registry"
-        return cls(message, status=404, details={"provider": name})
+        if not near:
+            return cls(message, status=404, details={"provider": name})
+        details = {"provider": name, "near": list(near)}
+        return cls(f"{message}; near: {', '.join(near)}", status=404, details=details)
 
     @classmethod
     def disabled(cls, name: str) -> ProviderNotAvailable:
@@ -197,7 +201,10 @@ class ConfigError(GatewayError):
 
 
 class UpstreamError(GatewayError):
-    """A provider failed or refused; `provider` is its name, `upstream_status` its HTTP status."""
+    """A provider failed or refused; `provider` is its name, `upstream_status` its HTTP status.
+
+    `setting` is the key of the provider's table to check after a connection error.
+    """
 
     status = 502
 
@@ -207,11 +214,20 @@ class UpstreamError(GatewayError):
         *,
         provider: str | None = None,
         upstream_status: int | None = None,
+        setting: str | None = None,
         **fields: Any,
     ) -> None:
         super().__init__(message, **fields)
         self.provider = provider
         self.upstream_status = upstream_status
+        self.setting = setting
+
+    def name_setting(self, provider: str, key: str) -> None:
+        """Add provider, key and setting to the message of a connection error, once."""
+        if self.setting is not None:
+            place = f"providers.{provider}.{self.setting}"
+            self.message = f"provider {provider!r}, key {key!r}: {self.message}; check {place}"
+            self.setting = None
 
 
 class UpstreamRejected(UpstreamError):

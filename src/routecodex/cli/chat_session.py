@@ -41,6 +41,7 @@ from routecodex.turns.http_sender import HttpSender
 
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HISTORY_LINES = 1000
+_UNAUTHORIZED = 401
 
 
 _YES = frozenset({b"y", b"yes"})
@@ -168,7 +169,9 @@ class ChatSession:
 
 def _error_text(error: BaseException) -> str:
     if isinstance(error, RequestFailed):
-        return f"{error.message} ({error.code or 'HTTP'} {error.status})"
+        text = f"{error.message} ({error.code or 'HTTP'} {error.status})"
+        refused = error.status == _UNAUTHORIZED
+        return f"{text}; set $ROUTECODEX_KEY to a client key of the gateway" if refused else text
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_error_text, error.exceptions))
     return str(error)

@@ -50,9 +50,7 @@ def _check_target(config: Config, target: str, place: ConfigPath) -> Iterator[Pr
     name, dot, rest = target.partition(".")
     provider = config.providers.get(name)
     if provider is None:
-        meant = nearest(name, config.providers)
-        fix = f"did you mean {quoted(meant + dot + rest)}?" if meant else _known_providers(config)
-        yield Problem(place, f"names the provider {quoted(name)}, which is not configured", fix)
+        yield _unknown_provider(config, target, place)
     elif not dot:
         example = next(iter(provider.models), "model")
         yield Problem(
@@ -60,6 +58,23 @@ def _check_target(config: Config, target: str, place: ConfigPath) -> Iterator[Pr
         )
     else:
         yield _unknown_part(provider, name, rest, place)
+
+
+def _unknown_provider(config: Config, target: str, place: ConfigPath) -> Problem:
+    """Return the problem of a target whose provider is unknown: it is misspelled, or the model is alone."""
+    name, dot, rest = target.partition(".")
+    owners = [owner for owner, provider in config.providers.items() if target in provider.models]
+    if owners:
+        targets = " or ".join(quoted(f"{owner}.{target}") for owner in owners)
+        return Problem(place, f"{quoted(target)} has no provider", f"did you mean {targets}?")
+    message = f"names the provider {quoted(name)}, which is not configured"
+    near = nearest(name, config.providers)
+    meant = f"{near}{dot}{rest}" if near is not None else None
+    if meant is None or split_target(config, meant) is None:
+        known = (f"{owner}.{model}" for owner, row in config.providers.items() for model in row.models)
+        # The part after the dot of a model name such as glm-4.7 is not a model.
+        meant = nearest(target, known) or (None if rest[:1].isdigit() else meant)
+    return Problem(place, message, f"did you mean {quoted(meant)}?" if meant else _known_providers(config))
 
 
 def _known_providers(config: Config) -> str:

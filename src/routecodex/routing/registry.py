@@ -7,6 +7,7 @@ route    a named list of pools
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 import sys
@@ -20,6 +21,9 @@ Prefer = Literal["model", "key"]
 
 _MAX_CACHED_NAME = 256
 """Longest name that is cached: names come from clients, so the cache must be bounded."""
+
+
+_MAX_NEAR = 5
 
 
 class Target(Struct, frozen=True, cache_hash=True):
@@ -141,6 +145,16 @@ class Registry:
         """
         return self._known_targets(name) if len(name) <= _MAX_CACHED_NAME else self._targets_of(name)
 
+    def near(self, name: str) -> tuple[str, ...]:
+        """Return the targets most like `provider.model` of a known provider, at most five."""
+        head, dot, rest = name[:_MAX_CACHED_NAME].partition(".")
+        provider = self.providers.get(head)
+        if provider is None or not dot:
+            return ()
+        same = (f"{other.name}.{rest}" for other in self.providers.values() if rest in other.models)
+        ranked = sorted(provider.models, key=lambda model: _similarity(model, rest), reverse=True)
+        return (*same, *(f"{head}.{model}" for model in ranked))[:_MAX_NEAR]
+
     def _resolve(self, name: str, prefer: Prefer) -> Selector | None:
         head, dot, rest = name.partition(".")
         provider = self.providers.get(head)
@@ -177,6 +191,10 @@ class Registry:
         keys = provider.keys if selector.key is None else (selector.key,)
         models = provider.models if selector.model is None else (selector.model,)
         return (Target(provider.name, key, model) for model in models for key in keys)
+
+
+def _similarity(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _as_model(provider: Provider, rest: str) -> Selector | None:

@@ -110,7 +110,10 @@ class RoutePlan:
 
 @dataclass(frozen=True)
 class Destination:
-    """The targets that the model in the body names, or a route."""
+    """The targets that the model in the body names, or a route.
+
+    A `name` without targets is a model that its provider does not have.
+    """
 
     route: str
     why: str

@@ -147,7 +147,10 @@ class Router:
             model = _shorten(query.model)
             why = f"alias {model} names {named}" if named else f"model {model} names the target"
             return Destination("direct", why, targets, named or query.model)
-        return self._classified(query)
+        destination = self._classified(query)
+        if named is None and "." in query.model and query.model.partition(".")[0] in self.registry.providers:
+            return replace(destination, name=query.model)
+        return destination
 
     def _classified(self, query: RouteQuery) -> Destination:
         """Return the route of a request whose model names no target: its hint, else its class."""
@@ -158,7 +161,7 @@ class Router:
     def _plan_forced(self, target_filter: TargetFilter, name: str) -> RoutePlan:
         targets = self._named_targets(target_filter, name)
         if not targets:
-            raise ProviderNotAvailable.unknown(name)
+            raise ProviderNotAvailable.unknown(name, self.registry.near(name))
         steps = self._admit_named(target_filter, name, targets, "force")
         why = f"this message asks for {name}"
         return _build_plan(target_filter, "force", steps, why, only_provider=targets[0].provider)
@@ -251,6 +254,10 @@ class Router:
                 return _build_plan(target_filter, "direct", steps, destination.why)
             notices = (f"{destination.name} is not in the allow list {', '.join(allow)}",)
             destination = self._classified(target_filter.query)
+        elif destination.name:
+            raise ProviderNotAvailable.unknown(
+                _shorten(destination.name), self.registry.near(destination.name)
+            )
         steps = self._routed_steps(target_filter, destination.route)
         route = steps[0].route if steps else destination.route
         why = destination.why

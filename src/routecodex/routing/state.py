@@ -213,7 +213,7 @@ def _with_timestamp(before: SessionState, after: SessionState, now: float) -> Se
 
 def _require_known(name: str, registry: Registry, *, prefer: Literal["model", "key"]) -> str:
     if registry.resolve(name, prefer=prefer) is None:
-        raise ProviderNotAvailable.unknown(name)
+        raise ProviderNotAvailable.unknown(name, registry.near(name))
     return name
 
 

@@ -235,6 +235,7 @@ class Failover:
 
     def _note_failure(self, target: Target, error: UpstreamError) -> None:
         error.provider = error.provider or target.provider
+        error.name_setting(target.provider, target.key)
         self._claimed = None
         self._health.failed(target, error, by=self)
         self._failures.append(error.detached())

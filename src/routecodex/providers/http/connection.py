@@ -427,7 +427,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self.complete:
             self.keep_alive = False
             return
-        self.fail(UpstreamFailed(f"{self.peer} sent a response that is not valid HTTP/1.1: {exc}"))
+        message = f"{self.peer} sent a response that is not valid HTTP/1.1: {exc}"
+        self.fail(UpstreamFailed(message, setting="base_url"))
 
     def _check_head_size(self) -> None:
         if sum(len(name) + len(value) + 4 for name, value in self.headers) > self._max_header_bytes:
@@ -454,7 +455,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.unanswered = not self._unread and not self.head_done
         when = "in the middle of its answer" if self.head_done else "before it answered"
-        self.error = UpstreamFailed(f"{self.peer} closed the connection {when}{_reason(exc)}")
+        message = f"{self.peer} closed the connection {when}{_reason(exc)}"
+        self.error = UpstreamFailed(message, setting=None if self.head_done else "base_url")
 
     def _wake(self, *, satisfied: bool = False) -> None:
         waiter = self._waiter
@@ -478,7 +480,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._set_timer()
             return
         doing = "fell silent in its answer" if self.head_done else "did not answer"
-        self.fail(UpstreamTimeout(f"{self.peer} {doing} for {self._timeout:g} s"))
+        setting = "timeout.idle_ms" if self.head_done else "timeout.first_byte_ms"
+        self.fail(UpstreamTimeout(f"{self.peer} {doing} for {self._timeout:g} s", setting=setting))
 
 
 def _has_content_length(headers: Sequence[tuple[bytes, bytes]]) -> bool:

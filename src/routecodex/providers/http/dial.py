@@ -23,9 +23,12 @@ async def dial(connection: UpstreamConnection, *, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await _open(connection, origin)
     except TimeoutError as exc:
-        raise UpstreamTimeout(f"{peer} could not be connected to within {seconds:g} s") from exc
+        message = f"{peer} could not be connected to within {seconds:g} s"
+        raise UpstreamTimeout(message, setting="base_url") from exc
     except OSError as exc:
-        raise UpstreamFailed(f"{peer} could not be connected to: {_reason(exc)}") from exc
+        setting = "tls" if isinstance(exc, ssl.SSLCertVerificationError) else "base_url"
+        message = f"{peer} could not be connected to: {_reason(exc)}"
+        raise UpstreamFailed(message, setting=setting) from exc
 
 
 async def _open(connection: UpstreamConnection, origin: Origin) -> None:
