@@ -142,7 +142,7 @@ class Relay(FrameRelay):
         chunk = read_chunk(frame.data)
         if chunk is None:
             return self._break(self._unparsable())
-        last = self._take_last()
+        last = self._take_last() if self._last else b""
         reader = self._outcome_reader
         try:
             reader.note(chunk)
@@ -155,15 +155,13 @@ class Relay(FrameRelay):
             if not _has_content(chunk):
                 reader.conclude()
                 self.outcome.empty = True
-        self._size.add(frame, chunk)
-        ends = chunk.candidate is not None and chunk.candidate.finish_reason
-        sent = sse.frame(
-            reader.corrected(frame.data) if ends and reader.needs_correction else compact(frame.data)
-        )
-        if not ends or self.outcome.usage is not None or self._unread_usage:
-            return last + sent
-        self._last = sent
-        return last
+        corrects = reader.needs_correction and _finishes(chunk)
+        sent = sse.frame(reader.corrected(frame.data) if corrects else compact(frame.data))
+        if self.outcome.usage is None and not self._unread_usage:
+            self._size.add(frame, chunk)
+            if _finishes(chunk):
+                self._last, sent = sent, b""
+        return last + sent if last else sent
 
     def _read_usage(self) -> None:
         """Read the last usage that passed undecoded."""
@@ -229,6 +227,10 @@ def plain_frames(run: bytes) -> int:
         and not any(marker in run for marker in _MARKERS)
     )
     return frames if is_plain else 0
+
+
+def _finishes(chunk: StreamChunk) -> bool:
+    return chunk.candidate is not None and bool(chunk.candidate.finish_reason)
 
 
 def _ends_hold(chunk: StreamChunk) -> bool:

@@ -88,15 +88,13 @@ class Relay(FrameRelay):
             self.outcome.error = failure
         if event.type in TERMINAL or not _lacks_content(event):
             self.started = True
-        self._last = self._mended(frame, event)
+        self._mends = self._mends or event.sequence_number is None or not frame.event
+        mends = self._mends or self._final is not None
+        self._last = self._mended(frame, event) if mends and event.type else frame.raw
         return self._last
 
     def _mended(self, frame: Frame, event: StreamChunk) -> bytes:
         """Return the frame with its event line, sequence number and a complete response object."""
-        if event.type and not self._mends:
-            self._mends = event.sequence_number is None or frame.event != event.type.encode()
-        if not event.type or (not self._mends and self._final is None):
-            return frame.raw
         fields = json.try_read(frame.data, _fields)
         if fields is None:
             return frame.raw
