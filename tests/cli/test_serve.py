@@ -154,7 +154,7 @@ async def converse(port: int) -> None:
     body = asking.body("messages", SAID, stream=True)
     headers = {"x-api-key": CLIENT_KEY}
     asking.check("messages", await call(port, "/v1/messages?beta=true", body, headers=headers), stream=True)
-    assert (await call(port, f"/v1/messages?key={CLIENT_KEY}", body)).status == 502
+    assert (await call(port, f"/v1/messages?key={CLIENT_KEY}", body)).status == 424
     assert (await call(port, "/v1/messages", body, headers={"x-api-key": "wrong-key"})).status == 401
 
 
@@ -174,7 +174,7 @@ async def test_the_access_log_tells_who_and_where_but_never_what(tmp_path: Path)
         "client": "laptop",
     }
     assert (answered["input_tokens"], answered["output_tokens"]) == (21, 9)
-    assert (failed["status"], failed["code"]) == (502, "upstream_auth")
+    assert (failed["status"], failed["code"]) == (424, "upstream_auth")
     for secret in (SAID, CLIENT_KEY, "secret-up", "wrong-key"):
         assert secret not in command.text
 

@@ -29,7 +29,7 @@ streaming = pytest.mark.parametrize(
 ANYTHING = (openai.APIStatusError, anthropic.APIStatusError, errors.APIError)
 _OPENAI: dict[str, tuple[type[Exception], int]] = {
     "says-400": (openai.BadRequestError, 400),
-    "says-401": (openai.InternalServerError, 502),
+    "says-401": (openai.APIStatusError, 424),
     "says-404": (openai.NotFoundError, 404),
     "says-429": (openai.RateLimitError, 429),
     "says-500": (openai.InternalServerError, 502),
@@ -37,10 +37,11 @@ _OPENAI: dict[str, tuple[type[Exception], int]] = {
 }
 RAISED: dict[str, dict[str, tuple[type[Exception], int]]] = {
     "chat": _OPENAI,
-    "responses": _OPENAI,
+    # Codex shows the text of a 400 alone.
+    "responses": {**_OPENAI, "says-401": (openai.BadRequestError, 400)},
     "messages": {
         "says-400": (anthropic.BadRequestError, 400),
-        "says-401": (anthropic.InternalServerError, 502),
+        "says-401": (anthropic.APIStatusError, 424),
         "says-404": (anthropic.NotFoundError, 404),
         "says-429": (anthropic.RateLimitError, 429),
         "says-500": (anthropic.InternalServerError, 502),
@@ -48,7 +49,7 @@ RAISED: dict[str, dict[str, tuple[type[Exception], int]]] = {
     },
     "gemini": {
         "says-400": (errors.ClientError, 400),
-        "says-401": (errors.ServerError, 502),
+        "says-401": (errors.ClientError, 424),
         "says-404": (errors.ClientError, 404),
         "says-429": (errors.ClientError, 429),
         "says-500": (errors.ServerError, 502),
@@ -80,8 +81,7 @@ def test_an_upstream_error_is_raised_as_the_exception_of_the_sdk(
     kind, status = RAISED[sdk_mode.protocol][fault]
     assert isinstance(error, kind)
     assert status_of(error) == status
-    # The rejection of the gateway's own key is the only message that clients do not get.
-    assert ("the upstream says" in str(error)) == (fault != "says-401")
+    assert "the upstream says" in str(error)
 
 
 @upstreams

@@ -62,7 +62,7 @@ async def test_no_provider_sees_a_tag_in_the_input(input: Any, expected: Any) ->
         assert up.requests[0].json == {"model": "m", "input": expected, "user": "u"}
 
 
-@pytest.mark.parametrize(("status", "expected"), [(400, 400), (404, 404), (429, 429), (401, 502), (500, 502)])
+@pytest.mark.parametrize(("status", "expected"), [(400, 400), (404, 404), (429, 429), (401, 424), (500, 502)])
 async def test_a_providers_error_is_passed_on(status: int, expected: int) -> None:
     async with Upstream(lambda _: answers.error("chat", status, "no such dimensions", retry_after="9")) as up:
         answer = await embed(one_target("chat", up))

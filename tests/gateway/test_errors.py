@@ -25,8 +25,8 @@ BECOMES = {
     409: 409,
     413: 413,
     422: 422,
-    401: 502,
-    403: 502,
+    401: 424,
+    403: 424,
     408: 504,
     429: 429,
     500: 502,
@@ -35,7 +35,7 @@ BECOMES = {
     301: 502,
 }
 
-SHOWN = {400, 404, 409, 413, 422, 408, 429, 500, 502, 504}
+SHOWN = {400, 401, 403, 404, 409, 413, 422, 408, 429, 500, 502, 504}
 """The statuses whose message is the client's business."""
 
 
@@ -96,12 +96,11 @@ async def test_a_rejected_provider_key_is_never_reported_as_a_wrong_client_key(
     error = {"message": message, "type": "authentication_error", "code": "invalid_api_key"}
     for upstream in ("chat", "responses", "messages"):
         answer = await refused(Json(status, {"error": error}), upstream, client)
-        assert answer.status == 502
+        assert answer.status == 424
         assert answer.json["code"] == "upstream_auth"
-        assert b"example.com" not in answer.body
     google = {"code": status, "message": message, "status": "INVALID_ARGUMENT"}
     answer = await refused(Json(status, {"error": google}), "gemini", client)
-    assert (answer.status, answer.json["code"]) == (502, "upstream_auth")
+    assert (answer.status, answer.json["code"]) == (424, "upstream_auth")
 
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -310,7 +309,7 @@ LAST: list[tuple[Json, Json, int, str | None]] = [
     (answers.error("chat", 429), answers.error("messages", 500), 502, None),
     (answers.error("chat", 500), answers.error("messages", 429), 502, None),
     (answers.error("chat", 401), answers.error("messages", 529), 503, "5"),
-    (answers.error("chat", 401), answers.error("messages", 401), 502, None),
+    (answers.error("chat", 401), answers.error("messages", 401), 424, None),
 ]
 
 

@@ -318,7 +318,7 @@ LONG: dict[str, tuple[Any, int, str | None]] = {
     "is too small as well": (Json(400, {"error": {"message": "prompt is too long"}}), 400, None),
     "fails": (answers.error("messages", 500, PROVIDER_MESSAGE), 502, None),
     "is limited": (answers.error("messages", 429, PROVIDER_MESSAGE, retry_after="9"), 429, "9"),
-    "refuses the key": (answers.error("messages", 401, PROVIDER_MESSAGE), 502, None),
+    "refuses the key": (answers.error("messages", 401, PROVIDER_MESSAGE), 424, None),
 }
 
 
@@ -376,42 +376,52 @@ async def test_a_request_does_not_wait_longer_than_max_wait_ms() -> None:
     assert (responses.status, responses.headers["retry-after"], len(up.requests)) == (429, "1", 2)
 
 
-REFUSED = "provider 'up' rejected the gateway's key (HTTP 401); check its configured keys"
-MIXED: dict[str, tuple[Json, Json, tuple[int, int], str, str]] = {
-    "all limited": (limited(retry_after="50"), limited(retry_after="20"), (429, 429), "20", PROVIDER_MESSAGE),
-    "limited for long": (
-        limited(retry_after="700"),
-        limited(retry_after="800"),
-        (429, 429),
-        "60",
-        PROVIDER_MESSAGE,
-    ),
+REFUSED = "provider 'up' rejected key 'b' (HTTP 401: no); check providers.up.auth"
+MIXED: dict[str, tuple[Json, Json, str, str]] = {
+    "all limited": (limited(retry_after="50"), limited(retry_after="20"), "20", PROVIDER_MESSAGE),
+    "limited for long": (limited(retry_after="700"), limited(retry_after="800"), "60", PROVIDER_MESSAGE),
     "one limited, one refused": (
         limited(retry_after="30"),
-        answers.error("chat", 401),
-        (503, 503),
+        answers.error("chat", 401, "no"),
         "30",
-        REFUSED,
+        f"{PROVIDER_MESSAGE}; {REFUSED}",
     ),
-    "one refused, one without quota": (answers.error("chat", 401), QUOTA, (503, 503), "60", REFUSED),
-    "all refused": (answers.error("chat", 401), answers.error("chat", 401), (502, 503), "60", REFUSED),
 }
 
 
-@pytest.mark.parametrize(("a", "b", "statuses", "wait", "message"), MIXED.values(), ids=list(MIXED))
+@pytest.mark.parametrize(("a", "b", "wait", "message"), MIXED.values(), ids=list(MIXED))
 async def test_when_all_keys_cool_down_the_error_has_the_reason_and_retry_after(
-    a: Json, b: Json, statuses: tuple[int, int], wait: str, message: str
+    a: Json, b: Json, wait: str, message: str
 ) -> None:
     async with Upstream(lambda request: a if key(request) == "a" else b) as up, serving(keys(up)) as gateway:
         first, later = await send(gateway), await send(gateway)
         assert len(up.requests) == 2, "a key in cooldown gets no request"
-    assert (first.status, later.status) == statuses
-    expected = f"every target is cooling down: {message}" if first.status == 503 else message
-    assert first.json["error"]["message"] == expected
-    assert first.headers.get("retry-after") == (None if first.status == 502 else wait)
+    assert (first.status, later.status) == (429, 429)
+    assert first.json["error"]["message"] == message
+    assert first.headers.get("retry-after") == wait
     assert int(wait) - 3 <= int(later.headers["retry-after"]) <= int(wait)
     assert later.json["error"]["message"].startswith("every target is cooling down: up.")
-    assert message in later.json["error"]["message"]
+    assert all(cause in later.json["error"]["message"] for cause in message.split("; ", 1))
+
+
+UNUSABLE: dict[str, tuple[Json, Json, str]] = {
+    "one refused, one without quota": (answers.error("chat", 401, "no"), QUOTA, "has no credit for key 'b'"),
+    "all refused": (answers.error("chat", 401, "no"), answers.error("chat", 401, "no"), REFUSED),
+}
+
+
+@pytest.mark.parametrize(("a", "b", "cause"), UNUSABLE.values(), ids=list(UNUSABLE))
+async def test_when_no_key_can_serve_the_error_names_all_causes_and_no_time(
+    a: Json, b: Json, cause: str
+) -> None:
+    async with Upstream(lambda request: a if key(request) == "a" else b) as up, serving(keys(up)) as gateway:
+        received = [await send(gateway), await send(gateway)]
+        assert len(up.requests) == 2, "a key in cooldown gets no request"
+    for answer in received:
+        assert (answer.status, answer.json["code"]) == (424, "upstream_auth")
+        assert "rejected key 'a'" in answer.json["error"]["message"]
+        assert cause in answer.json["error"]["message"]
+        assert "retry-after" not in answer.headers
 
 
 OPENED: dict[str, tuple[Json, list[int], list[int]]] = {
@@ -549,4 +559,4 @@ async def test_the_demo_provider_answers_again_after_a_scripted_key_rejection() 
             gateway.port, path, asking.body("chat", "demo:error 401", stream=False, model="demo.m")
         )
         after = await call(gateway.port, path, asking.body("chat", "hello", stream=False, model="demo.m"))
-    assert (refused.status, after.status) == (502, 200)
+    assert (refused.status, after.status) == (424, 200)

@@ -29,8 +29,8 @@ STATUSES: list[tuple[int, type[UpstreamError], int]] = [
     (413, UpstreamRejected, 413),
     (415, UpstreamRejected, 415),
     (422, UpstreamRejected, 422),
-    (401, UpstreamRefusedKey, 502),
-    (403, UpstreamRefusedKey, 502),
+    (401, UpstreamRefusedKey, 424),
+    (403, UpstreamRefusedKey, 424),
     (402, UpstreamLimited, 429),
     (429, UpstreamLimited, 429),
     (500, UpstreamFailed, 502),
@@ -70,7 +70,8 @@ def test_a_client_sees_the_table_whatever_the_two_protocols(
     told, envelope = CODECS[client].encode_error(error)
     check_error(client, told, json.encode(envelope))
     overloaded = kind is UpstreamOverloaded and client == "messages"
-    assert told == (529 if overloaded else shown)
+    refused_key = kind is UpstreamRefusedKey and client == "responses"
+    assert told == (529 if overloaded else 400 if refused_key else shown)
 
 
 LOUDER: dict[tuple[str, int], tuple[type[UpstreamError], int]] = {
@@ -123,8 +124,9 @@ def test_a_failing_provider_that_speaks_of_balance_has_failed() -> None:
     assert type(upstream_error(500, "insufficient balance", provider="up")) is UpstreamFailed
 
 
-def test_a_refused_key_says_nothing_of_what_the_provider_said() -> None:
-    error = upstream_error(401, "Incorrect key sk-secret", provider="up")
+def test_a_refused_key_keeps_the_provider_message_apart_and_without_a_masked_key() -> None:
+    error = upstream_error(401, "Incorrect key sk-ab****yz. Get one", provider="up")
+    assert error.provider_message == "Incorrect key ***. Get one"
     assert error.message == "provider 'up' rejected the gateway's key (HTTP 401); check its configured keys"
     assert error.code == "upstream_auth"
 

@@ -14,7 +14,8 @@
     ├── ConfigError                     the configuration is at fault
     └── UpstreamError              the provider is at fault, or rejected the request
         ├── UpstreamRejected       4xx of the request itself, passed on
-        ├── UpstreamRefusedKey     502  the provider refused the configured key
+        ├── UpstreamRefusedKey     424  the provider refused the configured key
+        ├── UpstreamOutOfCredit    424  the account of the configured key has no credit
         ├── UpstreamLimited        429  with retry_after
         ├── UpstreamOverloaded     529/503
         ├── UpstreamFailed         502  5xx, connection, unparsable or truncated response
@@ -36,6 +37,7 @@ Kind = Literal[
     "permission",
     "not_found",
     "too_large",
+    "key_unusable",
     "rate_limit",
     "overloaded",
     "timeout",
@@ -49,6 +51,7 @@ _KIND_OF_STATUS: dict[int, Kind] = {
     404: "not_found",
     408: "timeout",
     413: "too_large",
+    424: "key_unusable",
     429: "rate_limit",
     503: "overloaded",
     504: "timeout",
@@ -69,6 +72,8 @@ class GatewayError(Exception):
 
     status: int = 500
     default_code: ClassVar[str | None] = None
+    never_retry: ClassVar[bool] = False
+    """The client is told not to retry: only a person can remove the cause."""
     notices: tuple[str, ...] = ()
     routed: tuple[str, str, str] | None = None
 
@@ -122,6 +127,7 @@ class Unauthorized(ClientError):
 
     status = 401
     default_code = "invalid_api_key"
+    never_retry = True
 
 
 class NotFound(ClientError):
@@ -203,7 +209,8 @@ class ConfigError(GatewayError):
 class UpstreamError(GatewayError):
     """A provider failed or refused; `provider` is its name, `upstream_status` its HTTP status.
 
-    `setting` is the key of the provider's table to check after a connection error.
+    `setting` is the key of the provider's table to check after a connection error. `provider_message` is the
+    provider's own text where `message` has another one.
     """
 
     status = 502
@@ -215,12 +222,14 @@ class UpstreamError(GatewayError):
         provider: str | None = None,
         upstream_status: int | None = None,
         setting: str | None = None,
+        provider_message: str = "",
         **fields: Any,
     ) -> None:
         super().__init__(message, **fields)
         self.provider = provider
         self.upstream_status = upstream_status
         self.setting = setting
+        self.provider_message = provider_message
 
     def name_setting(self, provider: str, key: str) -> None:
         """Add provider, key and setting to the message of a connection error, once."""
@@ -239,7 +248,17 @@ class UpstreamRejected(UpstreamError):
 class UpstreamRefusedKey(UpstreamError):
     """The provider refused the configured key; never shown as if the client's own key were wrong."""
 
+    status = 424
     default_code = "upstream_auth"
+    never_retry = True
+
+
+class UpstreamOutOfCredit(UpstreamError):
+    """The account of the configured key has no credit left, and no other target can serve."""
+
+    status = 424
+    default_code = "upstream_quota"
+    never_retry = True
 
 
 class UpstreamLimited(UpstreamError):

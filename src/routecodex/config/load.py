@@ -74,6 +74,17 @@ def expand(
     return walk(tree, ()), frozenset(places), problems
 
 
+def whole_variables(value: Any, place: ConfigPath = ()) -> dict[ConfigPath, str]:
+    """Return the places whose whole text is one environment variable, with its name."""
+    if isinstance(value, str):
+        found = _VARIABLE.fullmatch(value)
+        return {place: found[1]} if found is not None and found[1] else {}
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+    return {at: name for step, one in entries for at, name in whole_variables(one, (*place, step)).items()}
+
+
 _NO_PRESETS: Mapping[str, Preset] = {}
 
 
@@ -137,7 +148,9 @@ def examine(
     problems += _unreported(misshapen, problems)
     if config is not None:
         problems += _dialects(config, dialect_type, from_env)
-        config, unresolved = resolve(config, environ, directory=Path(source).parent)
+        config, unresolved = resolve(
+            config, environ, directory=Path(source).parent, variables=whole_variables(parsed)
+        )
         problems += _unreported(unresolved, problems)
         problems += _unreported(check(config, from_env), problems)
     problems = _without_preset(problems, unknown, written)

@@ -26,6 +26,9 @@ _AUTH_STYLES: dict[Protocol, AuthStyle] = {
 }
 
 
+_NO_VARIABLES: Mapping[ConfigPath, str] = {}
+
+
 def imply_modes(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the tree with mode `weighted` in pools that have weights and no mode."""
     routing = tree.get("routing")
@@ -117,12 +120,26 @@ def _merge_values(under: Any, value: Any) -> Any:
     return {**under, **{key: _merge_values(under.get(key), one) for key, one in value.items()}}
 
 
-def resolve(config: Config, environ: Mapping[str, str], *, directory: Path) -> tuple[Config, list[Problem]]:
-    """Resolve keys and fill in names; return the configuration and the problems."""
+def resolve(
+    config: Config,
+    environ: Mapping[str, str],
+    *,
+    directory: Path,
+    variables: Mapping[ConfigPath, str] = _NO_VARIABLES,
+) -> tuple[Config, list[Problem]]:
+    """Resolve keys and fill in names; return the configuration and the problems.
+
+    `variables` are the places whose whole text is one environment variable, with its name.
+    """
     problems: list[Problem] = []
     providers = {
         name: _resolve_provider(
-            provider, environ, directory=directory, place=("providers", name), into=problems
+            provider,
+            environ,
+            directory=directory,
+            variables=variables,
+            place=("providers", name),
+            into=problems,
         )
         for name, provider in config.providers.items()
     }
@@ -157,6 +174,7 @@ def _resolve_provider(
     environ: Mapping[str, str],
     *,
     directory: Path,
+    variables: Mapping[ConfigPath, str],
     place: ConfigPath,
     into: list[Problem],
 ) -> ProviderConfig:
@@ -166,6 +184,7 @@ def _resolve_provider(
         if isinstance(found, Problem):
             into.append(found)
             found = Secret("")
+        found.source = found.source or variables.get((*place, "auth", index, "value"), "")
         auth.append(structs.replace(key, alias=key.alias or f"key{index + 1}", value=found))
     ca_file = provider.tls.ca_file
     if ca_file is not None:
@@ -213,18 +232,18 @@ def _secret(
     if key.env is not None:
         if key.env not in environ:
             return Problem(place, f"the environment variable {key.env} is not set", f"set {key.env}")
-        return _check_secret(environ[key.env], place)
+        return _check_secret(environ[key.env], place, source=key.env)
     if key.file is None:
         return _check_secret(key.secret.reveal(), place)
     path = _path(key.file, directory)
     try:
-        return _check_secret(path.read_text(encoding="utf-8").strip(), place)
+        return _check_secret(path.read_text(encoding="utf-8").strip(), place, source=str(path))
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "it is not text"
         return Problem(place, f"cannot read {path}: {why}", "correct the path or the file's permissions")
 
 
-def _check_secret(value: str, place: ConfigPath) -> Secret | Problem:
+def _check_secret(value: str, place: ConfigPath, *, source: str = "") -> Secret | Problem:
     if not value:
         return Problem(place, "is empty", "set the key")
     if not (value.isascii() and value.isprintable() and " " not in value):
@@ -233,4 +252,4 @@ def _check_secret(value: str, place: ConfigPath) -> Secret | Problem:
             "contains a character that is not allowed in a header",
             "copy the key again, without spaces",
         )
-    return Secret(value)
+    return Secret(value, source)

@@ -12,12 +12,16 @@ YEAR_MS = 365 * DAY_MS
 
 
 class Secret:
-    """A key or token that repr, str, format and logs do not show; only `reveal` returns it."""
+    """A key or token that repr, str, format and logs do not show; only `reveal` returns it.
 
-    __slots__ = ("_value",)
+    `source` is the environment variable or the file it came from, if any.
+    """
 
-    def __init__(self, value: str) -> None:
+    __slots__ = ("_value", "source")
+
+    def __init__(self, value: str, source: str = "") -> None:
         self._value = value
+        self.source = source
 
     def reveal(self) -> str:
         """Return the value, for the code that sends or compares it."""

@@ -90,6 +90,15 @@ def _upstream(name: str, row: ProviderConfig, client: HttpClient, environ: Mappi
     )
 
 
+def key_sources(config: Config) -> dict[tuple[str, str], str]:
+    """Return the variable, file or table to check for each key, by provider and alias."""
+    return {
+        (name, key.alias): key.secret.source or f"providers.{name}.auth"
+        for name, row in config.providers.items()
+        for key in row.keys
+    }
+
+
 def builtin_providers(config: Config) -> dict[str, BuiltinProvider]:
     """Return the built-in providers, which answer in events, by name."""
     return {name: _demo(row.pace) for name, row in config.providers.items() if row.protocol == "demo"}

@@ -114,6 +114,7 @@ class Gateway:
             self.registry,
             upstreams=build.upstreams(config, self.http, self._environ),
             builtin_providers=build.builtin_providers(config),
+            key_sources=build.key_sources(config),
             health=self.health,
             sessions=self.sessions,
             operator=self.operator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ class GatewayServices:
         *,
         upstreams: dict[str, Upstream],
         builtin_providers: dict[str, BuiltinProvider],
+        key_sources: Mapping[tuple[str, str], str],
         health: KeyHealth,
         sessions: Sessions,
         operator: OperatorState,
@@ -62,6 +63,7 @@ class GatewayServices:
         self.registry = registry
         self.router = Router(registry)
         self.upstreams = upstreams
+        self.key_sources = key_sources
         self.health = health
         self.sessions = sessions
         self.operator = operator

@@ -38,6 +38,8 @@ _OVERFLOW = re.compile(
     r"|too many (?:input )?tokens|input token count .{0,40}exceeds|reduce the length of",
     re.IGNORECASE,
 )
+_MASKED_KEY = re.compile(r"\S*\*{2,}[^\s.,;]*")
+"""A key that a provider masked in its message, as OpenAI does: its ends are still part of a secret."""
 _MAX_TEXT = 2000
 
 
@@ -73,6 +75,7 @@ def upstream_error(
             f"provider {provider!r} rejected the gateway's key (HTTP {status}); check its configured keys",
             provider=provider,
             upstream_status=status,
+            provider_message=_MASKED_KEY.sub("***", message.strip()[:_MAX_TEXT]),
         )
     if status == 402 or codes & _QUOTA_CODES or (400 <= status < 500 and _QUOTA.search(text)):
         return UpstreamLimited(

@@ -170,6 +170,8 @@ class Upstream:
         if _HTML_PAGE.match(error.message):
             status = error.upstream_status
             error.message = f"provider {self.name!r} answered HTTP {status} with a page of HTML"
+        if _HTML_PAGE.match(error.provider_message):
+            error.provider_message = "a page of HTML"
         self._redactor.error(error)
         return error
 
@@ -272,6 +274,8 @@ class SecretRedactor:
         error.param = self._value(error.param)
         error.details = self._value(error.details)
         error.args = (error.message,)
+        if isinstance(error, UpstreamError):
+            error.provider_message = self.text(error.provider_message)
 
     def _value(self, value: Any) -> Any:
         match value:

@@ -160,6 +160,17 @@ def causes(
     )
 
 
+def unusable(
+    state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
+) -> Cooldown | None:
+    """Return the cooldown of a target's key that waiting does not cure: refused, or out of credit."""
+    for _, cooldown in _cooldowns_of(state, target):
+        in_force = cooldown_end(cooldown, now, options=options) > now
+        if cooldown.reason == "key refused" or (cooldown.reason == "quota" and in_force):
+            return cooldown
+    return None
+
+
 def condition(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> KeyCondition | None:
     """Return the condition of a key with this cooldown; None if it can be used without a probe."""
     if cooldown_end(cooldown, now, options=options) > now:

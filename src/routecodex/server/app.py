@@ -365,6 +365,8 @@ def error_answer(error: GatewayError, request: HttpRequest | None, request_id: s
     if status in (429, 503, 529):
         wait = _RETRY_DEFAULT if error.retry_after is None else error.retry_after
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))
+    if error.never_retry:
+        headers.append((b"x-should-retry", b"false"))
     if status == 405 and endpoint is not None:
         headers.append((b"allow", ", ".join(sorted(endpoint.methods)).encode()))
     if error.notices:

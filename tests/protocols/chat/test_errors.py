@@ -66,7 +66,7 @@ def test_a_refused_key_is_never_shown_as_the_clients_own(status: int) -> None:
     envelope = {"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}
     error = decode_error(status, {}, json.encode(envelope), "up")
     assert isinstance(error, UpstreamRefusedKey)
-    assert error.status == 502
+    assert error.status == 424
     assert "sk-secret" not in error.message
 
 
@@ -117,7 +117,7 @@ ENCODED: list[tuple[GatewayError, int, str]] = [
     (TooLarge("x"), 413, "invalid_request_error"),
     (Overloaded("x"), 503, "overloaded_error"),
     (UpstreamRejected("x", status=422), 422, "invalid_request_error"),
-    (UpstreamRefusedKey("x"), 502, "api_error"),
+    (UpstreamRefusedKey("x"), 424, "upstream_error"),
     (UpstreamLimited("x"), 429, "rate_limit_error"),
     (UpstreamOverloaded("x"), 503, "overloaded_error"),
     (UpstreamFailed("x"), 502, "api_error"),

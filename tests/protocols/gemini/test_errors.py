@@ -33,7 +33,7 @@ GATEWAY_ERRORS: list[tuple[GatewayError, int, str]] = [
     (Overloaded("x"), 503, "UNAVAILABLE"),
     (UpstreamOverloaded("x"), 503, "UNAVAILABLE"),
     (UpstreamFailed("x"), 502, "INTERNAL"),
-    (UpstreamRefusedKey("x"), 502, "INTERNAL"),
+    (UpstreamRefusedKey("x"), 424, "FAILED_PRECONDITION"),
     (UpstreamTimeout("x"), 504, "DEADLINE_EXCEEDED"),
 ]
 

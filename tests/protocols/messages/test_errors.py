@@ -31,7 +31,7 @@ ENCODED: list[tuple[GatewayError, int, str]] = [
     (TooLarge("x"), 413, "request_too_large"),
     (Overloaded("x"), 503, "overloaded_error"),
     (UpstreamRejected("x", status=403), 403, "permission_error"),
-    (UpstreamRefusedKey("x"), 502, "api_error"),
+    (UpstreamRefusedKey("x"), 424, "api_error"),
     (UpstreamLimited("x"), 429, "rate_limit_error"),
     (UpstreamOverloaded("x"), 529, "overloaded_error"),
     (UpstreamFailed("x"), 502, "api_error"),

@@ -25,8 +25,8 @@ from routecodex.protocols.responses.errors import decode_error, encode_error
     ("status", "error", "kind", "mapped"),
     [
         (400, {"message": "bad", "param": "input"}, UpstreamRejected, 400),
-        (401, {"message": "key"}, UpstreamRefusedKey, 502),
-        (403, {"message": "key"}, UpstreamRefusedKey, 502),
+        (401, {"message": "key"}, UpstreamRefusedKey, 424),
+        (403, {"message": "key"}, UpstreamRefusedKey, 424),
         (404, {"message": "no model"}, UpstreamRejected, 404),
         (413, {"message": "big"}, UpstreamRejected, 413),
         (422, {"message": "bad"}, UpstreamRejected, 422),

@@ -17,6 +17,7 @@ from routecodex.canon.errors import (
     UpstreamError,
     UpstreamFailed,
     UpstreamLimited,
+    UpstreamOutOfCredit,
     UpstreamOverloaded,
     UpstreamRefusedKey,
     UpstreamRejected,
@@ -25,6 +26,7 @@ from routecodex.canon.notices import Notices
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
+from routecodex.gateway.state.key_health import unusable_key_error
 from routecodex.protocols.upstream_errors import is_context_overflow
 from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Target
@@ -36,6 +38,7 @@ _SHORTEST_WAIT = 0.05
 """Seconds until a probe that another request holds is checked again."""
 _MESSAGE_SHOWN = 200
 _REASONS_SHOWN = 3
+_UNUSABLE_KEY = (UpstreamRefusedKey, UpstreamOutOfCredit)
 
 AnswerT = TypeVar("AnswerT")
 
@@ -125,11 +128,13 @@ class Failover:
         self._keep_reason = keep_reason
         self._keep_route = keep_route
         self._health = services.health
+        self._key_sources = services.key_sources
         self._clock = services.clock
         self._attempts_left = services.max_attempts
         self._wait_left = services.max_wait
         self._tried: frozenset[Target] = frozenset()
         self._failures: list[UpstreamError] = []
+        self._unusable: frozenset[Target] = frozenset()
         self._must: str | None = None
         self._claimed: Target | None = None
         """The target whose claim is neither settled nor released."""
@@ -237,10 +242,30 @@ class Failover:
         error.provider = error.provider or target.provider
         error.name_setting(target.provider, target.key)
         self._claimed = None
+        self._name_key(target, error)
         self._health.failed(target, error, by=self)
-        self._failures.append(error.detached())
+        failure = _as_unusable_key(target, error.detached())
+        if isinstance(failure, _UNUSABLE_KEY):
+            self._unusable |= {target}
+        self._failures.append(failure)
         self._tried |= {target}
         self._record.failures.append(_failure_line(target, error))
+
+    def _name_key(self, target: Target, error: UpstreamError) -> None:
+        """Replace the message about an unusable key by one that names the key and the place to check."""
+        source = self._key_sources.get((target.provider, target.key), f"providers.{target.provider}.auth")
+        text = (error.provider_message or error.message)[:_MESSAGE_SHOWN]
+        if isinstance(error, UpstreamRefusedKey):
+            text = f": {text}" if error.provider_message else ""
+            error.message = (
+                f"provider {target.provider!r} rejected key {target.key!r} "
+                f"(HTTP {error.upstream_status}{text}); check {source}"
+            )
+        elif _is_out_of_credit(error):
+            error.message = (
+                f"provider {target.provider!r} has no credit for key {target.key!r} "
+                f"(HTTP {error.upstream_status}: {text}); check the account of {source}"
+            )
 
     def _after_rejection(self, error: UpstreamRejected, plan: RoutePlan) -> None:
         """Send a request that is too long for the model to `longcontext` once; other rejections are final."""
@@ -274,7 +299,7 @@ class Failover:
 
     async def _wait(self, plan: RoutePlan) -> None:
         now = self._clock()
-        soonest = min((row.until for row in plan.cooling), default=math.inf)
+        soonest = min((row.until for row in self._passing(plan, now)), default=math.inf)
         seconds = max(soonest - now, _SHORTEST_WAIT)
         if seconds > self._wait_left or not self._attempts_left:
             raise self._final_error(plan, now)
@@ -282,17 +307,66 @@ class Failover:
         await asyncio.sleep(seconds)
         self._tried -= {row.step.target for row in plan.cooling if row.until <= self._clock()}
 
+    def _passing(self, plan: RoutePlan, now: float) -> tuple[CoolingTarget, ...]:
+        """Return the targets whose cooldown ends by itself: neither refused nor out of credit."""
+        return tuple(
+            row
+            for row in plan.cooling
+            if row.step.target not in self._unusable
+            and self._health.unusable_key(row.step.target, now) is None
+        )
+
     def _final_error(self, plan: RoutePlan, now: float) -> GatewayError:
-        wait = min((row.until for row in plan.cooling), default=now) - now
-        if self._failures:
+        unusable: list[UpstreamError] = [
+            error for error in self._failures if isinstance(error, _UNUSABLE_KEY)
+        ]
+        remembered = (row.step.target for row in plan.cooling if row.step.target not in self._tried)
+        unusable += filter(None, (self._health.unusable_key(target, now) for target in remembered))
+        failures = [error for error in self._failures if not isinstance(error, _UNUSABLE_KEY)]
+        relevant = [error for error in failures if not isinstance(error, UpstreamRejected)]
+        cooling = self._passing(plan, now)
+        unusable.sort(key=lambda error: isinstance(error, UpstreamOutOfCredit))
+        causes = list(dict.fromkeys(error.message for error in unusable))[:_REASONS_SHOWN]
+        if unusable and not relevant and not cooling:
+            unusable[0].message = "; ".join(causes)
+            return unusable[0]
+        error = self._passing_error(plan, failures, cooling, now=now)
+        if causes and not isinstance(error, ProviderNotAvailable):
+            error.message = "; ".join([error.message, *causes])
+        return error
+
+    def _passing_error(
+        self,
+        plan: RoutePlan,
+        failures: Sequence[UpstreamError],
+        cooling: Sequence[CoolingTarget],
+        *,
+        now: float,
+    ) -> GatewayError:
+        """Return the error of failures and cooldowns that end by themselves."""
+        wait = min((row.until for row in cooling), default=now) - now
+        if failures:
             could_answer = plan.steps or any(row.cause == "tried" for row in plan.removed)
-            all_cooling = plan.cooling and not could_answer
-            return cooling_error(self._failures, wait=wait) if all_cooling else worst_failure(self._failures)
+            all_cooling = cooling and not could_answer
+            return cooling_error(failures, wait=wait) if all_cooling else worst_failure(failures)
         if plan.only_provider is not None:
             unhealthy = ProviderNotAvailable.unhealthy(plan.only_provider, retry_after=wait)
             unhealthy.notices = tuple(row.reason for row in plan.cooling[:_REASONS_SHOWN])
             return unhealthy
-        return all_cooling_error(plan.cooling, wait=wait)
+        return all_cooling_error(cooling, wait=wait)
+
+
+def _is_out_of_credit(error: UpstreamError) -> bool:
+    return isinstance(error, UpstreamLimited) and error.code == "insufficient_quota"
+
+
+def _as_unusable_key(target: Target, error: UpstreamError) -> UpstreamError:
+    """Return the error as the client sees it if it is about an unusable key; any other one unchanged."""
+    if isinstance(error, UpstreamRefusedKey):
+        return unusable_key_error(UpstreamRefusedKey, target, error.message, status=error.upstream_status)
+    if _is_out_of_credit(error):
+        return unusable_key_error(UpstreamOutOfCredit, target, error.message, status=error.upstream_status)
+    return error
 
 
 def _failure_line(target: Target, error: UpstreamError) -> str:
@@ -304,12 +378,11 @@ def _failure_line(target: Target, error: UpstreamError) -> str:
 def cooling_error(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
     """Return the error for a request whose failures put every target into cooldown.
 
-    It has a time to retry, unless waiting does not help: the request is wrong, or all keys were refused.
-    An overload keeps its own status, for which some protocols have an error type.
+    It has a time to retry, unless waiting does not help because the request is wrong. An overload keeps its
+    own status, for which some protocols have an error type.
     """
     error = worst_failure(failures)
-    refused = all(isinstance(one, UpstreamRefusedKey) for one in _not_rejected(failures))
-    if isinstance(error, UpstreamRejected) or refused:
+    if isinstance(error, UpstreamRejected):
         return error
     if not isinstance(error, UpstreamLimited | UpstreamOverloaded):
         message = f"every target is cooling down: {error.message}"

@@ -21,7 +21,7 @@ from functools import partial
 
 import msgspec
 
-from routecodex.canon.errors import UpstreamError
+from routecodex.canon.errors import UpstreamError, UpstreamOutOfCredit, UpstreamRefusedKey
 from routecodex.gateway.records import KeyHealthRow
 from routecodex.gateway.state.probes import PAUSE, Probes
 from routecodex.routing import cooldown
@@ -107,6 +107,19 @@ class KeyHealth:
         """Return whether every cooldown of the target is caused by a limit."""
         reasons = cooldown.causes(self._state, target, now, options=self.options)
         return bool(reasons) and reasons <= {"limited", "quota"}
+
+    def unusable_key(self, target: Target, now: float) -> UpstreamError | None:
+        """Return the error of a target whose key was refused or is out of credit, as remembered.
+
+        The key of a scripted provider is never unusable for long.
+        """
+        if target.provider in self.scripted:
+            return None
+        entry = cooldown.unusable(self._state, target, now, options=self.options)
+        if entry is None:
+            return None
+        error_type = UpstreamRefusedKey if entry.reason == "key refused" else UpstreamOutOfCredit
+        return unusable_key_error(error_type, target, entry.error, status=entry.status)
 
     def is_usable(self, target: Target, now: float) -> bool:
         """Return whether an attempt may be made without a probe; otherwise `probe` may allow one."""
@@ -355,6 +368,18 @@ class KeyHealth:
         if self._is_down:
             self._is_down = False
             logger.warning("health is saved and shared again")
+
+
+def unusable_key_error(
+    error_type: type[UpstreamRefusedKey | UpstreamOutOfCredit],
+    target: Target,
+    message: str,
+    *,
+    status: int | None,
+) -> UpstreamError:
+    """Return the error for a client, with the details of the key."""
+    details = {"provider": target.provider, "key": target.key, "upstream_status": status}
+    return error_type(message, provider=target.provider, upstream_status=status, details=details)
 
 
 def _name(key: Selector) -> str:

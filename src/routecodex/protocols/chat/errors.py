@@ -15,6 +15,7 @@ _TYPES: dict[Kind, str] = {
     "permission": "permission_error",
     "not_found": "not_found_error",
     "too_large": "invalid_request_error",
+    "key_unusable": "upstream_error",
     "rate_limit": "rate_limit_error",
     "overloaded": "overloaded_error",
     "timeout": "timeout_error",

@@ -18,6 +18,7 @@ _STATUS: dict[Kind, str] = {
     "permission": "PERMISSION_DENIED",
     "not_found": "NOT_FOUND",
     "too_large": "INVALID_ARGUMENT",
+    "key_unusable": "FAILED_PRECONDITION",
     "rate_limit": "RESOURCE_EXHAUSTED",
     "overloaded": "UNAVAILABLE",
     "timeout": "DEADLINE_EXCEEDED",

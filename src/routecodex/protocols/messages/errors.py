@@ -16,6 +16,7 @@ _TYPES: dict[Kind, str] = {
     "permission": "permission_error",
     "not_found": "not_found_error",
     "too_large": "request_too_large",
+    "key_unusable": "api_error",
     "rate_limit": "rate_limit_error",
     "overloaded": "overloaded_error",
     "timeout": "timeout_error",

@@ -18,6 +18,7 @@ _TYPES: dict[Kind, str] = {
     "permission": "permission_error",
     "not_found": "invalid_request_error",
     "too_large": "invalid_request_error",
+    "key_unusable": "invalid_request_error",
     "rate_limit": "rate_limit_error",
     "overloaded": "server_error",
     "timeout": "server_error",
@@ -103,7 +104,8 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
         envelope["code"] = error.code
     if error.details is not None:
         envelope["details"] = error.details
-    return error.status, envelope
+    # Codex retries every status but 400 and 429, and shows the text of a 400.
+    return 400 if error.kind == "key_unusable" else error.status, envelope
 
 
 def unparsable() -> UpstreamFailed:
