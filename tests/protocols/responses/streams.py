@@ -16,6 +16,31 @@ USAGE = {
     "total_tokens": 15,
 }
 
+REQUEST_FIELDS: dict[str, Any] = {
+    "background": False,
+    "frequency_penalty": 0.0,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+"""Fields of the response object that repeat the request."""
+
 
 def frame(kind: str, **fields: Any) -> bytes:
     data = json.dumps({"type": kind, **fields}, ensure_ascii=False)
@@ -32,8 +57,11 @@ def numbered(first: int, *frames: bytes) -> list[bytes]:
 
 
 def response(status: str = "completed", **fields: Any) -> dict[str, Any]:
+    """Return the response object with every field of the Open Responses specification, as OpenAI sends it."""
     fixed = {"id": "resp_1", "object": "response", "created_at": 7, "model": "gpt", "status": status}
-    return {**fixed, "error": None, "incomplete_details": None, "output": [], **fields}
+    done = {"completed_at": 9 if status == "completed" else None, "usage": None}
+    state: dict[str, Any] = {"error": None, "incomplete_details": None, "output": [], **done}
+    return {**fixed, **state, **REQUEST_FIELDS, **fields}
 
 
 def text_item(text: str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def failure(*frames: bytes) -> GatewayError:
 
 def test_full_stream_becomes_events_one_by_one() -> None:
     assert events(*FULL) == [
-        Started("resp_1", "gpt", 7),
+        Started("resp_1", "gpt", 7, {"service_tier": "default"}),
         PartStarted(0, Reasoning(id="rs_1")),
         ReasoningDelta(0, "hm"),
         ReasoningDelta(0, "\n\n"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.relay import Relay
+from routecodex.protocols.responses.validate import validate
 from routecodex.protocols.responses.whole import relay_response
 from tests.protocols.responses.grammar import events_of
 from tests.protocols.responses.streams import (
@@ -17,6 +19,7 @@ from tests.protocols.responses.streams import (
     CREATED,
     FULL,
     OUTPUT,
+    REQUEST_FIELDS,
     TEXT_FRAMES,
     USAGE,
     frame,
@@ -182,8 +185,8 @@ def without(stream: bytes, *, names: bool = False, numbers: bool = False, usage:
     for event in events_of(stream):
         if numbers:
             event.pop("sequence_number")
-        if usage and "response" in event:
-            event["response"].pop("usage", None)
+        if usage and event["type"] == "response.completed":
+            event["response"].pop("usage")
         name = b"" if names else f"event: {event['type']}\n".encode()
         frames.append(name + b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n")
     return b"".join(frames)
@@ -228,3 +231,88 @@ def test_missing_usage_of_a_whole_answer_is_estimated() -> None:
     assert outcome.usage == Usage(input=9, output=7, estimated=True)
     assert json.loads(sent)["usage"]["total_tokens"] == 16
     assert outcome.body == sent
+
+
+REQUEST = validate(
+    b'{"model":"m","input":"hi","top_p":0.5,"store":false,"tools":[{"type":"function","name":"f"}]}'
+)
+FUNCTION = {"type": "function", "name": "f", "description": None, "parameters": None, "strict": False}
+ECHOED = {**REQUEST_FIELDS, "top_p": 0.5, "store": False, "tools": [FUNCTION]}
+
+
+def reply_to_request() -> ReplyContext:
+    return ReplyContext(id="abc", created=7, model="m", view=REQUEST.view, clock=lambda: 9.5)
+
+
+def sparse(status: str, **fields: Any) -> dict[str, Any]:
+    """Return the response object of a compatible server, without most fields."""
+    return {"id": "resp_1", "object": "response", "created_at": 7, "model": "gpt", "status": status, **fields}
+
+
+def test_fields_that_the_response_object_lacks_are_added() -> None:
+    body = json.dumps(sparse("completed", output=OUTPUT, usage=USAGE, temperature=None)).encode()
+    sent, outcome = relay_response(body, reply_to_request())
+    whole = response(output=OUTPUT, usage=USAGE, **ECHOED)
+    assert json.loads(sent) == whole
+    assert outcome.body == sent
+
+
+def test_fields_that_the_response_object_has_stay() -> None:
+    has = {"store": True, "service_tier": "flex", "completed_at": 8, "metadata": None, "reasoning": None}
+    body = json.dumps(sparse("completed", output=OUTPUT, usage=USAGE, **has)).encode()
+    sent = json.loads(relay_response(body, reply_to_request())[0])
+    assert {name: sent[name] for name in has} == has
+
+
+def test_functions_of_the_response_object_have_every_field() -> None:
+    tools = [{"type": "function", "name": "f", "strict": True}, {"type": "web_search"}]
+    body = json.dumps(response(output=OUTPUT, usage=USAGE, tools=tools)).encode()
+    sent = json.loads(relay_response(body, reply_to_request())[0])
+    assert sent["tools"] == [{**FUNCTION, "strict": True}, {"type": "web_search"}]
+
+
+def test_usage_has_its_details() -> None:
+    body = json.dumps(response(output=OUTPUT, usage={"input_tokens": 3, "output_tokens": 2, "x": 1})).encode()
+    usage = json.loads(relay_response(body, reply_to_request())[0])["usage"]
+    assert (usage["input_tokens_details"]["cached_tokens"], usage["total_tokens"], usage["x"]) == (0, 5, 1)
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
+@pytest.mark.parametrize("end", ["completed", "incomplete", "failed"])
+def test_fields_that_the_response_objects_of_a_stream_lack_are_added(end: str) -> None:
+    error = {"code": "server_error", "message": "x"} if end == "failed" else None
+    details = {"reason": "max_output_tokens"} if end == "incomplete" else None
+    stream = [
+        frame("response.created", sequence_number=0, response=sparse("in_progress", output=[])),
+        frame("response.in_progress", sequence_number=1, response=sparse("in_progress", output=[])),
+        *FULL[2:-1],
+        frame(
+            f"response.{end}",
+            sequence_number=20,
+            response=sparse(end, output=OUTPUT, usage=USAGE, error=error, incomplete_details=details),
+        ),
+    ]
+    pipe = Relay(reply_to_request())
+    events = events_of(b"".join(map(pipe.feed, stream)) + pipe.close())
+    assert events[2:-1] == events_of(b"".join(FULL[2:-1]))
+    begun = response("in_progress", **{**ECHOED, "service_tier": "auto"})
+    assert [event["response"] for event in events[:2]] == [begun, begun]
+    final = {"output": OUTPUT, "usage": USAGE, "error": error, "incomplete_details": details}
+    assert events[-1]["response"] == response(end, **final, **ECHOED)
+    assert [event["sequence_number"] for event in events] == [*range(len(events) - 1), 20]
+
+
+def test_a_stream_with_sparse_objects_that_is_cut_off_fails_with_a_whole_object() -> None:
+    pipe = Relay(reply_to_request())
+    created = frame("response.created", sequence_number=0, response=sparse("in_progress", output=[]))
+    passed = b"".join(map(pipe.feed, [created, *FULL[2:12]])) + pipe.close()
+    assert events_of(passed)[-1]["response"].keys() == response().keys()
+
+
+def test_the_answer_names_the_response_that_the_gateway_continued() -> None:
+    request = validate(b'{"model":"m","input":"hi","previous_response_id":"resp_0"}')
+    reply = ReplyContext(id="abc", created=7, model="m", view=request.view)
+    body = json.dumps(response(output=OUTPUT, usage=USAGE)).encode()
+    assert json.loads(relay_response(body, reply)[0])["previous_response_id"] == "resp_0"
+    body = json.dumps(response(output=OUTPUT, usage=USAGE, previous_response_id="resp_up")).encode()
+    assert relay_response(body, reply)[0] == body

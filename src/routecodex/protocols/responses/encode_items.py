@@ -16,7 +16,7 @@ from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Usage
 from routecodex.canon.parts import Json
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.responses.schema import RequestView
+from routecodex.protocols.responses.schema import RequestView, decode_usage
 from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import InputUnwrapper
 from routecodex.protocols.translation import SERVICE_TIERS
@@ -52,6 +52,16 @@ _TOOL_DEFAULTS: dict[str, Any] = {"description": None, "parameters": None, "stri
 """Fields of a function tool that the Open Responses specification requires in the response object."""
 
 _objects = Decoder(list[dict[str, Raw]])
+
+_STATE = ("completed_at", "error", "incomplete_details", "usage")
+_REQUIRED = frozenset((*_ECHO_DEFAULTS, *_STATE)) - {"user"}
+_NOT_NULL = tuple(
+    name
+    for name in _ECHO_DEFAULTS
+    if _ECHO_DEFAULTS[name] is not None and name not in ("metadata", "reasoning")
+)
+"""Fields of the response object that are null in no answer, by the Open Responses specification."""
+_USAGE_DETAILS = frozenset({"input_tokens_details", "output_tokens_details", "total_tokens"})
 
 _OPENAI_CODES = frozenset(
     {"insufficient_quota", "context_length_exceeded", "invalid_prompt", "rate_limit_exceeded"}
@@ -92,8 +102,7 @@ class ResponseObject:
             "usage": None if usage is None else usage_object(usage),
             "output": [Raw(item) for item in output],
             "completed_at": self._reply.now() if status == "completed" else None,
-            # OpenAI: `auto` while the answer is in progress, then the tier that was used.
-            "service_tier": "default" if self.tier == "auto" and status != "in_progress" else self.tier,
+            "service_tier": _reported_tier(self.tier, status),
         }
         return b"%b,%b,%b" % (self._head, json.encode(state)[1:-1], self._tail)
 
@@ -128,6 +137,50 @@ def _echo_tools(tools: Raw) -> Any:
         for name, default in _TOOL_DEFAULTS.items():
             function.setdefault(name, default)
     return values
+
+
+def missing_fields(response: dict[str, Any], reply: ReplyContext) -> dict[str, Any]:
+    """Return the fields of the Open Responses specification that a provider's response object lacks.
+
+    OpenAI before 2026 sent neither the penalties nor `completed_at`; Bedrock Mantle leaves out `store` too.
+    """
+    whole = response.keys() >= _REQUIRED and None not in map(response.get, _NOT_NULL)
+    missing = {} if whole else _absent_fields(response, reply)
+    if reply.view and reply.view.previous_response_id and response.get("previous_response_id") is None:
+        # The upstream got the stored turns instead of their id.
+        missing["previous_response_id"] = reply.view.previous_response_id
+    tools = response.get("tools")
+    if tools and isinstance(tools, list) and not all(map(_is_whole_tool, tools)):
+        missing["tools"] = [tool if _is_whole_tool(tool) else {**_TOOL_DEFAULTS, **tool} for tool in tools]
+    usage = response.get("usage")
+    if usage and isinstance(usage, dict) and not usage.keys() >= _USAGE_DETAILS:
+        counts = decode_usage(usage)
+        if counts is not None:
+            missing["usage"] = {**usage_object(counts), **usage}
+    return missing
+
+
+def _absent_fields(response: dict[str, Any], reply: ReplyContext) -> dict[str, Any]:
+    status = response.get("status")
+    fields: dict[str, Any] = {**dict.fromkeys(_STATE), **_echo(reply)}
+    fields["completed_at"] = reply.now() if status == "completed" else None
+    fields["service_tier"] = _reported_tier(_requested_tier(fields["service_tier"]), status)
+    return {
+        name: value
+        for name, value in fields.items()
+        if name in _REQUIRED and response.get(name) is None and (name not in response or name in _NOT_NULL)
+    }
+
+
+def _is_whole_tool(tool: Any) -> bool:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return True
+    return tool.keys() >= _TOOL_DEFAULTS.keys()
+
+
+def _reported_tier(tier: str, status: Any) -> str:
+    """Return the tier as OpenAI does: `auto` while the answer is in progress, then the tier that was used."""
+    return "default" if tier == "auto" and status != "in_progress" else tier
 
 
 def _requested_tier(tier: Any) -> str:

@@ -3,8 +3,9 @@
 Until there is content every frame is decoded. Afterwards a run of frames passes as it came unless it holds
 one of the words of `_is_plain`: an item or the response may be complete, or have failed.
 
-Compatible servers leave out `event:` lines (Bedrock Mantle), sequence numbers or usage. The first frame with
-such a gap makes the relay mend all frames from there on; other streams are not slowed by it.
+Compatible servers leave out `event:` lines (Bedrock Mantle) or sequence numbers. The first frame with such a
+gap makes the relay mend all frames from there on; other streams are not slowed by it. Usage and other fields
+that a response object lacks are added to it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from msgspec.json import Decoder
 from routecodex.canon.errors import GatewayError
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.relay import FrameRelay
-from routecodex.protocols.responses.encode_items import ResponseObject, error_object, usage_object
+from routecodex.protocols.responses.encode_items import (
+    ResponseObject,
+    error_object,
+    missing_fields,
+    usage_object,
+)
 from routecodex.protocols.responses.errors import answer_error, unparsable
 from routecodex.protocols.responses.schema import CALLS, LIFECYCLE, TERMINAL, StreamChunk, read_chunk
 from routecodex.protocols.responses.whole import estimate_usage, is_empty_item, read_outcome
@@ -48,8 +54,8 @@ class Relay(FrameRelay):
         self._items: list[Raw] = []
         self._last = b""
         self._mends = False
-        self._final: bytes | None = None
-        """The final response object, if the upstream's is incomplete."""
+        self._object: bytes | None = None
+        """The response object of the event that is next to pass, if the upstream's is incomplete."""
 
     def _relay(self, run: bytes) -> bytes:
         if self.started and not self._mends and _is_plain(run):
@@ -89,7 +95,7 @@ class Relay(FrameRelay):
         if event.type in TERMINAL or not _lacks_content(event):
             self.started = True
         self._mends = self._mends or event.sequence_number is None or not frame.event
-        mends = self._mends or self._final is not None
+        mends = self._mends or self._object is not None
         self._last = self._mended(frame, event) if mends and event.type else frame.raw
         return self._last
 
@@ -102,8 +108,9 @@ class Relay(FrameRelay):
         if not self._mends and event.sequence_number is not None:
             number = event.sequence_number
         changes: dict[str, Any] = {"type": event.type, "sequence_number": number}
-        if self._final is not None:
-            changes["response"] = Raw(self._final)
+        if self._object is not None:
+            changes["response"] = Raw(self._object)
+            self._object = None
         return sse.frame(json.encode({**changes, **_without(fields, changes)}), event.type.encode())
 
     def _note(self, event: StreamChunk) -> None:
@@ -113,6 +120,9 @@ class Relay(FrameRelay):
             if isinstance(response, dict):
                 self.outcome.response_id = str(response.get("id") or "")
                 self.outcome.model = str(response.get("model") or "")
+                self._complete(event.response, response, {})
+                if self._object is not None:
+                    self._response = Raw(self._object)
         elif event.type == _ITEM_DONE and json.is_present(event.item):
             self._items.append(event.item.copy())
 
@@ -120,7 +130,10 @@ class Relay(FrameRelay):
         """Fill the outcome from the terminal event; return the error if that reports a failure."""
         response = json.decode_raw(event.response)
         if event.type not in ("response.completed", "response.incomplete"):
-            nested = response.get("error") if isinstance(response, dict) else None
+            nested = None
+            if isinstance(response, dict):
+                nested = response.get("error")
+                self._complete(event.response, response, {})
             flat = {"code": event.code, "message": event.message, "param": event.param}
             return answer_error(nested or json.decode_raw(event.error) or flat)
         if not isinstance(response, dict):
@@ -134,11 +147,17 @@ class Relay(FrameRelay):
         if self.outcome.usage is None:
             self.outcome.usage = estimate_usage(response, self._reply)
             changes["usage"] = usage_object(self.outcome.usage)
-        if changes:
-            self._final = json.encode({**_fields_of(event.response), **changes})
-            self.outcome.body = self._final
+        self._complete(event.response, response, changes)
+        if self._object is not None:
+            self.outcome.body = self._object
         self.ended = True
         return None
+
+    def _complete(self, raw: Raw, response: dict[str, Any], changes: dict[str, Any]) -> None:
+        """Store the response object with the changes and the fields that it lacks, if there are any."""
+        missing = missing_fields(response, self._reply)
+        if missing or changes:
+            self._object = json.encode({**_fields_of(raw), **missing, **changes})
 
     def _sequence(self) -> int:
         """Return the sequence number of the last frame that was passed on."""

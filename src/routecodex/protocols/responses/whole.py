@@ -12,7 +12,7 @@ from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.response import Response, unfold
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.responses.decode_stream import StreamDecoder
-from routecodex.protocols.responses.encode_items import usage_object
+from routecodex.protocols.responses.encode_items import missing_fields, usage_object
 from routecodex.protocols.responses.encode_stream import StreamEncoder
 from routecodex.protocols.responses.errors import answer_error
 from routecodex.protocols.responses.schema import CALLS, NAME, decode_usage, finish_reason, objects
@@ -45,12 +45,15 @@ def image_part(media: Media) -> Opaque | None:
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """Return the same-protocol answer, with missing usage estimated, and its outcome."""
+    """Return the same-protocol answer, with missing fields and estimated usage, and its outcome."""
     answer = _answer(body)
     outcome = read_outcome(answer, body)
+    changes = missing_fields(answer, reply)
     if outcome.usage is None:
         outcome.usage = estimate_usage(answer, reply)
-        body = json.encode({**json.read_fields(body), "usage": usage_object(outcome.usage)})
+        changes["usage"] = usage_object(outcome.usage)
+    if changes:
+        body = json.encode({**json.read_fields(body), **changes})
         outcome.body = body
     return body, outcome
 
