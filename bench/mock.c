@@ -183,10 +183,16 @@ static void build_messages(struct answer *answer) {
     add_event(answer, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
 }
 
-#define RESPONSE(status, output, usage)                                                                       \
+#define RESPONSE(status, completed, output, usage)                                                            \
     "\"response\":{\"id\":\"resp_mock00000000\",\"object\":\"response\",\"created_at\":1760000000,"            \
-    "\"status\":\"" status "\",\"error\":null,\"incomplete_details\":null,\"model\":\"gpt-mock\","             \
-    "\"parallel_tool_calls\":true,\"tools\":[],\"output\":[" output "],\"usage\":" usage "}"
+    "\"status\":\"" status "\",\"background\":false,\"completed_at\":" completed ",\"error\":null,"            \
+    "\"frequency_penalty\":0.0,\"incomplete_details\":null,\"instructions\":null,\"max_output_tokens\":null,"  \
+    "\"max_tool_calls\":null,\"metadata\":{},\"model\":\"gpt-mock\",\"output\":[" output "],"                  \
+    "\"parallel_tool_calls\":true,\"presence_penalty\":0.0,\"previous_response_id\":null,"                     \
+    "\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"safety_identifier\":null,"   \
+    "\"service_tier\":\"default\",\"store\":true,\"temperature\":1.0,\"text\":{\"format\":{\"type\":\"text\"}},"\
+    "\"tool_choice\":\"auto\",\"tools\":[],\"top_logprobs\":0,\"top_p\":1.0,\"truncation\":\"disabled\","      \
+    "\"usage\":" usage ",\"user\":null}"
 #define RESPONSE_PART(text) "{\"type\":\"output_text\",\"annotations\":[],\"text\":\"" text "\"}"
 #define RESPONSE_ITEM(status, parts)                                                                          \
     "{\"id\":\"msg_mock00000000\",\"type\":\"message\",\"status\":\"" status "\",\"role\":\"assistant\","      \
@@ -200,8 +206,10 @@ static void build_messages(struct answer *answer) {
 static void build_responses(struct answer *answer) {
     struct text said = {0};
     int number = 0;
-    add_event(answer, RESPONSE_EVENT("response.created") RESPONSE("in_progress", "", "null") "}\n\n", number++);
-    add_event(answer, RESPONSE_EVENT("response.in_progress") RESPONSE("in_progress", "", "null") "}\n\n", number++);
+    add_event(answer, RESPONSE_EVENT("response.created") RESPONSE("in_progress", "null", "", "null") "}\n\n",
+              number++);
+    add_event(answer, RESPONSE_EVENT("response.in_progress") RESPONSE("in_progress", "null", "", "null") "}\n\n",
+              number++);
     add_event(answer, RESPONSE_EVENT("response.output_item.added") "\"output_index\":0,\"item\":"
                       RESPONSE_ITEM("in_progress", "") "}\n\n", number++);
     add_event(answer, RESPONSE_EVENT("response.content_part.added") IN_ITEM "\"part\":" RESPONSE_PART("") "}\n\n",
@@ -218,7 +226,8 @@ static void build_responses(struct answer *answer) {
     add_event(answer, RESPONSE_EVENT("response.output_item.done") "\"output_index\":0,\"item\":"
                       RESPONSE_ITEM("completed", RESPONSE_PART("%s")) "}\n\n", number++, said.at);
     add_event(answer, RESPONSE_EVENT("response.completed")
-                      RESPONSE("completed", RESPONSE_ITEM("completed", RESPONSE_PART("%s")), RESPONSE_USAGE) "}\n\n",
+                      RESPONSE("completed", "1760000002", RESPONSE_ITEM("completed", RESPONSE_PART("%s")),
+                               RESPONSE_USAGE) "}\n\n",
               number, said.at);
     free(said.at);
 }
