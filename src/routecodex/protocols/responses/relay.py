@@ -94,9 +94,10 @@ class Relay(FrameRelay):
             self.outcome.error = failure
         if event.type in TERMINAL or not _lacks_content(event):
             self.started = True
-        self._mends = self._mends or event.sequence_number is None or not frame.event
-        mends = self._mends or self._object is not None
-        self._last = self._mended(frame, event) if mends and event.type else frame.raw
+        if event.sequence_number is None or not frame.event:
+            self._mends = True
+        complete = self._object is None and not self._mends
+        self._last = frame.raw if complete or not event.type else self._mended(frame, event)
         return self._last
 
     def _mended(self, frame: Frame, event: StreamChunk) -> bytes:
