@@ -87,7 +87,7 @@ def test_no_scenario_of_a_script_goes_unchecked(runs: Runs, script: str) -> None
     assert runs.of(script).keys() == expected
 
 
-STATUSES = {"says-400": 400, "says-401": 502, "says-404": 404, "says-429": 429, "says-500": 502}
+STATUSES = {"says-400": 400, "says-401": 424, "says-404": 404, "says-429": 429, "says-500": 502}
 PLAIN: dict[str, tuple[str, ...]] = {
     script: tuple(name for name in scenarios if "plain" in name) for script, scenarios in SCRIPTS.items()
 }
@@ -101,8 +101,11 @@ def models_with(fault: str) -> dict[str, str]:
 def test_a_fault_of_the_upstream_is_thrown_with_its_status(gateway: Gateway, script: str) -> None:
     models = {model: status for fault, status in STATUSES.items() for model in models_with(fault).values()}
     results = run(script, gateway, list(models), PLAIN[script])
+    # Codex retries a 424 on /v1/responses: there it is a 400.
     assert {case: line.get("status") for case, line in results.items()} == {
-        (model, scenario): status for model, status in models.items() for scenario in PLAIN[script]
+        (model, scenario): 400 if status == 424 and scenario.startswith("responses-") else status
+        for model, status in models.items()
+        for scenario in PLAIN[script]
     }
 
 

@@ -108,7 +108,7 @@ CASES: dict[str, Case] = {
         529, refused("messages", 529), client="messages", upstream_protocol="messages"
     ),
     "the provider limits it": Case(429, refused("chat", 429)),
-    "the provider refuses our key": Case(502, refused("chat", 401)),
+    "the provider refuses our key": Case(424, refused("chat", 401)),
     "the provider breaks off its refusal": Case(502, breaks_off_its_refusal),
     "the provider hangs up": Case(502, hangs_up, stream=True),
     "the provider sends no JSON": Case(502, lambda request: Json(200, b"nope")),
