@@ -33,6 +33,7 @@ def pages(how: str) -> list[int]:
 def test_large_blocks_are_taken_from_the_system_once_and_very_large_ones_each_time() -> None:
     _, given_back, _ = pages("given back")
     first, again, very_large = pages("kept")
-    assert first > 4 * 250
+    # 1024 pages, without those that the start has left free.
+    assert first > 4 * 200
     assert again < 250 < 50 * 250 < given_back
     assert very_large > 2 * 4 * 16 * 250
