@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit import source_tree
+
 SOURCE = Path(__file__).parent.parent / "src" / "routecodex"
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -71,7 +73,7 @@ def absolute(node: ast.ImportFrom, path: Path) -> tuple[str, ...]:
 
 def imports(path: Path) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield the imports of this project as (name, whether inside a function)."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = source_tree.read(path)
     lazy = {
         id(inner)
         for node in ast.walk(tree)
@@ -192,7 +194,7 @@ def class_files() -> dict[str, list[str]]:
     """Return the files that define each public class."""
     files: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in source_tree.read(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files.setdefault(node.name, []).append(relative(path))
     return files
@@ -215,7 +217,7 @@ def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
 
 
 def test_no_function_is_too_long(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(source_tree.read(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= MOST_LINES_OF_A_FUNCTION, f"{relative(path)}: {node.name} has {lines} lines"
@@ -323,7 +325,7 @@ def test_tests_assert_something_and_keep_to_public_names() -> None:
     private: set[tuple[str, str]] = set()
     for file in sorted(TESTS.rglob("*.py")):
         if "node_modules" not in file.parts:
-            tree = ast.parse(file.read_text("utf-8"))
+            tree = source_tree.read(file)
             silent |= silent_tests(tree)
             folder = file.parent.relative_to(TESTS).as_posix()
             private |= {(folder, name) for name in private_names(tree)}
@@ -332,7 +334,7 @@ def test_tests_assert_something_and_keep_to_public_names() -> None:
 
 
 def test_the_readers_of_this_test_see_what_tests_do() -> None:
-    tree = ast.parse(
+    tree = source_tree.parse(
         "def look(x): assert x._a\n"
         "def test_a(): look(1)\n"
         "def test_b(): len([])\n"

@@ -14,6 +14,7 @@ import pytest
 from compile.modules import IN_C, MODULES
 from compile.training import train
 from routecodex import compiled
+from tests.kit import source_tree
 
 TYPED = [f"routecodex.{module}" for module in MODULES]
 NAMES = [*TYPED, *(f"routecodex.{module}" for module in IN_C)]
@@ -95,7 +96,7 @@ def test_what_the_compiler_learns_from_runs_to_its_end() -> None:
 
 @pytest.mark.parametrize("name", TYPED)
 def test_a_module_that_is_compiled_has_nothing_that_mypyc_cannot_build(name: str) -> None:
-    tree = ast.parse(compiled.source(name).read_text("utf-8"))
+    tree = source_tree.read(compiled.source(name))
     keyworded = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords]
     coroutines = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
     odd = [node.name for node in coroutines if any(map(is_unfit, ast.walk(node)))]

@@ -17,6 +17,7 @@ from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.loss_samples import SAMPLES, SMALLEST
 from routecodex.protocols.reference import BEGIN, END, notices_of, sample_request, tables, with_tables
 from routecodex.wire import json
+from tests.kit import source_tree
 
 SOURCE = Path(protocols.__file__).parent
 ENCODERS = [
@@ -53,7 +54,7 @@ def literal(node: ast.expr) -> str | None:
 def reasons() -> Iterator[str]:
     """Yield the reason of every notice that the encoders give, where it is a literal."""
     for path in ENCODERS:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(source_tree.read(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("notices.dropped"):
                 reason = literal(node.args[-1])
                 if reason is not None:
