@@ -120,6 +120,11 @@ def test_a_frame_without_data_is_no_frame(block: bytes) -> None:
 
 def test_only_one_space_after_the_colon_is_not_data() -> None:
     assert parse(b"data:  x ") == Frame(b"", b" x ", b"data:  x \n\n")
+    assert parse(b"event: a\ndata: {}\ndata: []") == Frame(
+        b"a", b"{}\n[]", b"event: a\ndata: {}\ndata: []\n\n"
+    )
+    assert parse(b"event: a\nid: 1\ndata: {}") == Frame(b"a", b"{}", b"event: a\nid: 1\ndata: {}\n\n")
+    assert parse(b"event: a\ndata: ") is None
     assert parse(b"data:x:y") == Frame(b"", b"x:y", b"data:x:y\n\n")
 
 

@@ -15,6 +15,7 @@ __all__ = ["KEEP_ALIVE", "Frame", "FrameTooLarge", "Frames", "frame", "frame_at"
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
+_EVENT: Final = b"event: "
 _LINE_END: Final = 10
 
 _CARRIAGE_RETURN: Final = 13
@@ -112,6 +113,11 @@ def parse(block: bytes) -> Frame | None:
     """Parse the lines of one frame, without its blank line; return None if it has no data."""
     if block[:6] == _DATA and len(block) > 6 and _LINE_END not in block:
         return Frame(b"", block[6:], block + b"\n\n")
+    if block[:7] == _EVENT:
+        # Most named frames: one line with the event, one with data.
+        name, _, value = block[7:].partition(b"\ndata: ")
+        if value and _LINE_END not in name and _LINE_END not in value:
+            return Frame(name, value, block + b"\n\n")
     event = b""
     data: list[bytes] = []
     for line in block.split(b"\n"):

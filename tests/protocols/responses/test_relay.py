@@ -147,6 +147,30 @@ def test_failure_has_the_next_sequence_number() -> None:
     assert pipe.fail(UpstreamTimeout("silent")) == b""
 
 
+@pytest.mark.parametrize("run", [0, 1])
+def test_comments_do_not_hide_the_sequence_number_of_the_last_frame(run: int) -> None:
+    delta = frame("response.output_text.delta", sequence_number=41, delta="x")
+    pipe = relay()
+    pipe.feed(b"".join([*CREATED, delta, b": OPENROUTER PROCESSING\n\n" * run]))
+    pipe.feed(b": OPENROUTER PROCESSING\n\n")
+    (event,) = events_of(pipe.fail(UpstreamTimeout("silent")))
+    assert event["sequence_number"] == 42
+
+
+def test_text_about_errors_passes_as_it_came_and_failures_in_the_same_run_are_found() -> None:
+    text = frame(
+        "response.output_text.delta", sequence_number=5, delta='event: error failed "complete" [DONE]'
+    )
+    failed = frame("response.failed", sequence_number=6, response=response("failed", error={"message": "m"}))
+    passed, pipe = relayed(*FULL[:5], text + text + failed + text)
+    assert passed.startswith(b"".join([*FULL[:5], text, text]))
+    assert [event["type"] for event in events_of(passed)][-2:] == [
+        "response.output_text.delta",
+        "response.failed",
+    ]
+    assert isinstance(pipe.outcome.error, UpstreamFailed)
+
+
 def test_failed_response_after_content_passes_and_is_noted() -> None:
     error = {"code": "server_error", "message": "x"}
     failed = frame("response.failed", sequence_number=15, response=response("failed", error=error))
