@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from tests.cli.process import ROOT, serve
 from tests.gateway.state.probe_child import TARGET
 from tests.kit import answers, asking
 from tests.kit.gateway import provider
-from tests.kit.steps import Sse
+from tests.kit.raw_client import call
+from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Upstream
 from tests.server.test_workers import Line, lines_to_all
 
@@ -220,12 +222,15 @@ async def test_without_a_store_a_worker_uses_its_own_state(clock: Clock, how: st
         store.ready.clear()
     assert await health.probe(TARGET, clock.now)
     assert not await health.probe(TARGET, clock.now)
-    writes = len(store.written)
     health.release(TARGET)
     assert await health.probe(TARGET, clock.now)
-    assert len(store.written) == writes, "a store that was down is left alone for a while"
+    health.release(TARGET)
+    store.down = False
     store.ready.set()
     await health.flush()
+    assert await health.probe(TARGET, clock.now)
+    await health.flush()
+    assert await store.keys(SPACE) == [str(PLACE)], "a store that is back is used at once"
 
 
 @pytest.mark.parametrize("value", [b"{}", b"7", b'{"by": "x", "until": 1e300}', b'{"by": "x", "until": 1}'])
@@ -355,3 +360,43 @@ async def test_two_workers_of_a_server_send_one_probe(tmp_path: Path) -> None:
         for line in lines.values():
             await line.close()
     assert "Traceback" not in command.text
+
+
+BROKEN_ANSWER = Json(500, {"error": {"message": "it broke"}})
+
+
+async def opened_a_while_ago(folder: Path) -> None:
+    """Store a breaker that another process opened and whose cooldown has just ended."""
+    clock, store = Clock(time.time() - 6.0), FileStore(folder)
+    health = KeyHealth(store, clock=clock, monotonic=clock)
+    await health.reset()
+    await half_open(health, clock, Target("first", "primary", "m"))
+    await store.close()
+
+
+async def test_a_burst_on_three_processes_sends_one_probe_for_each_half_open_window(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    body = asking.body("chat", stream=False, model="auto")
+
+    async def burst(ports: list[int]) -> Counter[tuple[int, str]]:
+        calls = (call(port, "/v1/chat/completions", body) for port in ports * 12)
+        found = await asyncio.gather(*calls)
+        return Counter((answer.status, answer.headers["x-routecodex-target"]) for answer in found)
+
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(Upstream(lambda _: BROKEN_ANSWER))
+        second = await stack.enter_async_context(Upstream(lambda _: answers.text("chat", "hi", False)))
+        config = workers_config(first, second, folder)
+        commands = []
+        for name in "abc":
+            (tmp_path / name).mkdir()
+            commands.append(await stack.enter_async_context(serve(tmp_path / name, config)))
+        ports = [await command.port() for command in commands]
+        probes = []
+        for _ in range(5):
+            await opened_a_while_ago(folder)
+            before = len(first.requests)
+            assert await burst(ports) == {(200, "second.primary.m"): 36}
+            probes.append(len(first.requests) - before)
+    # A process that was refused the probe of a window asks again a second later, after the next one began.
+    assert (probes[0], max(probes)) == (1, 1), probes

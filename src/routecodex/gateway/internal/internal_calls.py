@@ -60,6 +60,8 @@ class InternalCalls:
     async def send(self, call: InternalCall, context: RoutingContext) -> Response:
         """Return the whole answer; GatewayError if no target of the route gives one in time."""
         services, planner = self._services, _RoutePlanner(self._services, call, context)
+        if services.health.stale():
+            await services.health.refresh()
         plan = planner.plan(frozenset(), None)
         if not plan.steps and not plan.cooling:
             raise NotFound(f"no target of the route {call.route!r} can do it", code="no_targets")

@@ -5,6 +5,10 @@ stored value in one atomic update, so that failures seen by several processes ad
 the state here. When the stamp of the space changes, the values of other processes are read, and unsaved
 changes are applied on top.
 
+A request that finds the stored health changed waits for the read that is under way, however many requests
+came before it: otherwise a burst would go by the old state. It waits briefly, and none waits again for a read
+that did not end in time.
+
 No request waits for a write or fails because of the store: during an outage routing continues with the last
 known state, and the changes are saved later. Only a probe waits for the store: another process may hold it.
 """
@@ -38,7 +42,6 @@ _MOST_BYTES = 16 * 1024 * 1024
 _MOST_UNSAVED = 64
 _TTL = 86_400.0
 _CHECK_INTERVAL = 0.02
-_RETRY_AFTER = 5.0
 _READ_WAIT = 0.25
 
 Change = Callable[[HealthState], HealthState]
@@ -75,8 +78,10 @@ class KeyHealth:
         self._claims = self._probes.claims
         self._ignored: set[tuple[str, int]] = set()
         self._stamp: int | None = None
+        self._is_stale = False
+        self._is_late = False
+        """The read under way did not end in time: no request waits for it."""
         self._check_at = -math.inf
-        self._retry_at = -math.inf
         self._is_down = False
         self._store_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
@@ -137,9 +142,6 @@ class KeyHealth:
         if self.until(target, now):
             return False
         keys = self._needed_probes(target, now)
-        if self._skips_store():
-            self._probes.claim(keys, now, by=by)
-            return True
         try:
             leased = await self._probes.lease(keys, now, by=by)
             return leased and await self._is_still_due(target, now, keys=keys, by=by)
@@ -188,21 +190,35 @@ class KeyHealth:
             logger.info("%s works again", key)
 
     def stale(self) -> bool:
-        """Return whether another process changed the stored health; checks the store every 20 ms at most."""
+        """Return whether the stored health may have changed; checks the store every 20 ms at most.
+
+        It stays True until the change was read: every request then waits in `refresh` for the same read.
+        """
         now = self._monotonic()
         if now < self._check_at:
-            return False
+            return self._is_stale
         self._check_at = now + _CHECK_INTERVAL
-        if now < self._retry_at or self._store_lock.locked():
-            return False
         if self._unsaved:
             self._start_writing()
-            return False
-        return self._store.stamp(SPACE) != self._stamp
+        self._is_stale = not self._is_late and self._store.stamp(SPACE) != self._stamp
+        return self._is_stale
 
     async def refresh(self) -> None:
         """Read the health that others saved; never raises, and stops waiting for a slow store."""
-        await asyncio.wait({self._start_reading()}, timeout=_READ_WAIT)
+        reader = self._start_reading()
+        if self._is_late:
+            return
+        done, _ = await asyncio.wait({reader}, timeout=_READ_WAIT)
+        if not done and not self._is_late:
+            self._is_stale, self._is_late = False, True
+            self._note_outage(StoreError(f"health could not be read within {_READ_WAIT:g} s"))
+
+    async def read_latest(self) -> None:
+        """Read what others have saved until now; never raises, and stops waiting for a slow store."""
+        for _ in range(2):
+            # The first read may have begun before now, and so have missed the latest change.
+            if self._store.stamp(SPACE) != self._stamp:
+                await self.refresh()
 
     async def load(self) -> None:
         """Load the health saved before the start."""
@@ -215,7 +231,6 @@ class KeyHealth:
 
     async def flush(self) -> None:
         """Save unsaved changes; during an outage of the store they stay unsaved."""
-        self._retry_at = -math.inf
         if self._unsaved:
             self._start_writing()
         running = {task for task in (self._reader, self._writer) if task is not None}
@@ -247,16 +262,11 @@ class KeyHealth:
         ends = ((key, self._probes.end(key, now)) for key in self._needed_probes(target, now))
         return {key: min(end, now + PAUSE) for key, end in ends if end}
 
-    def _skips_store(self) -> bool:
-        """Return whether the store failed a moment ago and is not tried yet."""
-        return self._monotonic() < self._retry_at
-
     async def _is_still_due(
         self, target: Target, now: float, *, keys: Iterable[Selector], by: object
     ) -> bool:
         """Return whether the attempt may still be made: another process may have probed just before."""
-        if not self._skips_store() and self._store.stamp(SPACE) != self._stamp:
-            await self.refresh()
+        await self.read_latest()
         needed = set(self._needed_probes(target, now))
         is_out = cooldown.cooling_until(self._state, target, now, options=self.options) > 0
         may_pass = not is_out and needed <= set(keys)
@@ -278,7 +288,7 @@ class KeyHealth:
         self._start_writing()
 
     async def _remove_cooldowns(self, change: Change) -> int:
-        await self._start_reading()
+        await self.read_latest()
         state = change(self._state)
         removed = self._state.keys() - state.keys()
         for key in removed:
@@ -294,7 +304,7 @@ class KeyHealth:
         return self._reader
 
     def _start_writing(self) -> None:
-        if (self._writer is None or self._writer.done()) and self._monotonic() >= self._retry_at:
+        if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
     async def _read(self) -> None:
@@ -315,6 +325,7 @@ class KeyHealth:
             changes = (change for unsaved in self._unsaved.values() for change in unsaved)
             self._state = _bounded(_applied(state, changes))
         finally:
+            self._is_stale = self._is_late = False
             self._store_lock.release()
 
     async def _write(self) -> None:
@@ -357,7 +368,6 @@ class KeyHealth:
             return {}
 
     def _note_outage(self, exc: StoreError) -> None:
-        self._retry_at = self._monotonic() + _RETRY_AFTER
         if not self._is_down:
             self._is_down = True
             logger.error(

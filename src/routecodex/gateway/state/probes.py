@@ -89,6 +89,8 @@ class Probes:
         self._numbers = count(1)
         self._store_lock = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
+        self._late: asyncio.Task[Any] | None = None
+        """The lease that was not stored in time: no probe waits for the store before it is."""
         self._timer: asyncio.TimerHandle | None = None
 
     def end(self, key: Selector, now: float) -> float:
@@ -104,10 +106,14 @@ class Probes:
     async def lease(self, keys: Sequence[Selector], now: float, *, by: object) -> bool:
         """Claim keys across processes; return False if another one holds one. A failing store is ignored."""
         lease = f"{self._id}.{next(self._numbers)}"
+        if self._late is not None and not self._late.done():
+            self.claim(keys, now, by=by)
+            return True
         self.claim(keys, now, by=by, lease=lease)
         task = self._start(self._store_lease(keys, lease))
         done, _ = await asyncio.wait({task}, timeout=_STORE_WAIT)
         if not done:
+            self._late = task
             self._on_outage(StoreError(f"the lease of a probe was not stored within {_STORE_WAIT:g} s"))
         lost = task.result() if done else None
         if lost is None:
