@@ -299,6 +299,7 @@ class Gateway:
             return gateway_replies.confirmation(
                 context.session, instructions.malformed, request.notices.lines()
             )
+        await self.health.read_latest()
         rows = self.health.report(self._clock())
         clock = await self.clock_service.summary(session_name(context.scope))
         session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
@@ -317,6 +318,8 @@ class Gateway:
 
     async def _peek_plan(self, request: ClientRequest, context: RoutingContext) -> RoutePlan:
         services = self.services
+        if self.health.stale():
+            await self.health.refresh()
         return RequestPlanner(services, request, context).plan(next_turn=services.round_robin.peek)
 
     async def count_tokens(self, request: ClientRequest, record: RequestRecord) -> int:

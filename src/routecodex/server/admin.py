@@ -188,7 +188,10 @@ class AdminApi:
         return await self._routing_of(change.session)
 
     async def _health(self, _request: HttpRequest) -> AdminReply:
-        return {"health": self._gateway().health.report(time.time())}
+        health = self._gateway().health
+        # Another worker may have learned of it: this one may not have had a request since.
+        await health.read_latest()
+        return {"health": health.report(time.time())}
 
     async def _reset_health(self, request: HttpRequest) -> AdminReply:
         target = _body(request, _health_resets).target
