@@ -20,6 +20,7 @@ from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Request as CanonRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.stores import file_format
+from tests.cli.process import until
 from tests.gateway.continuation_gateway import GatewayHarness, configuration
 from tests.kit import answers
 from tests.kit.gateway import serving
@@ -111,6 +112,16 @@ def stored_tasks(folder: Path, session: str = SESSION) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return found
+
+
+async def until_delivered(folder: Path, count: int = 1) -> None:
+    """Wait until the delivery of the only task is on disk: that comes after the first byte of the answer."""
+
+    def is_written() -> bool:
+        (task,) = stored_tasks(folder)
+        return task["deliveryCount"] == count and "reservation" not in task
+
+    await until(is_written, "the delivery is written")
 
 
 def store_tasks(folder: Path, *dues: int, session: str = SESSION, text: str = "water the plants") -> None:

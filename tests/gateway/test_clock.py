@@ -24,6 +24,7 @@ from tests.gateway.clock_gateway import (
     task_file,
     task_item,
     tool_results,
+    until_delivered,
     upstream_request,
     without_time_line,
 )
@@ -321,10 +322,12 @@ async def test_a_recurring_task_is_sent_again(tmp_path: Path) -> None:
         script_tool_calls(harness, command("schedule", task_item(due, repeat="every 1 minutes", maxRuns=2)))
         await harness.send()
         await harness.send()
+        await until_delivered(tmp_path)
         (task,) = stored_tasks(tmp_path)
         assert (task["dueAtMs"], task["deliveryCount"]) == (due + WINDOW, 1)
         assert "deliveredAtMs" not in task
         await harness.send()
+        await until_delivered(tmp_path, 2)
         (task,) = stored_tasks(tmp_path)
         await harness.send()
         expected = [reminder(("water the plants", due + later))[1] for later in (0, WINDOW)]

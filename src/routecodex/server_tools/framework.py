@@ -151,7 +151,10 @@ class ServerTool:
         """Note that the answer ended with calls for the client: no tool is asked for a follow-up."""
 
     async def dispatched(self, turn: TurnContext) -> None:
-        """Note that the first byte of the answer goes to the client."""
+        """Note that the first content of a round, or the whole answer, has been written to the client."""
+
+    async def before_end(self, turn: TurnContext) -> None:
+        """Finish what has to be stored before the client sees the end of the answer."""
 
     async def fell_through(self, turn: TurnContext) -> None:
         """Note that the round which was asked for failed."""
@@ -207,9 +210,20 @@ class ServerToolPlugin(Plugin):
                 tool.called_away(turn)
 
     async def dispatched(self) -> None:
-        """Tell every tool that the first byte of the answer goes to the client."""
+        """Tell every tool that the client has been written to."""
         for tool in self._tools:
-            await tool.dispatched(self._turn)
+            try:
+                await tool.dispatched(self._turn)
+            except Exception:
+                log.exception("%s: %s failed after the first byte", self._turn.request_id, tool.name)
+
+    async def before_end(self) -> None:
+        """Tell every tool that the answer is about to end."""
+        for tool in self._tools:
+            try:
+                await tool.before_end(self._turn)
+            except Exception:
+                log.exception("%s: %s failed before the end", self._turn.request_id, tool.name)
 
     @property
     def _session(self) -> str | None:

@@ -218,6 +218,27 @@ async def test_a_client_that_leaves_during_the_commit_has_been_served() -> None:
     assert [one.delivery_count for one in await world.tasks()] == [1]
 
 
+async def test_a_task_stays_reserved_while_its_commit_is_written_however_long_that_takes() -> None:
+    store = Slow()
+    world = World(store, Moving())
+    await put(world.task_store, task_fields(), now=world.now)
+    first = await world.reserve("r1")
+    store.door.clear()
+    commit = world.deliveries.start_commit(first)
+    assert commit is not None
+    assert world.deliveries.start_commit(first) is None
+    world.now.ms += 10 * RULES.lease_ms
+    assert await world.deliveries.reserve("s1", "r2") is None
+    await world.deliveries.renew()
+    await world.deliveries.roll_back(first)
+    settled = asyncio.ensure_future(world.task_store.settled("s1"))
+    store.door.set()
+    assert [one.delivery_count for one in (await settled).tasks] == [1]
+    assert [(one.task_id, one.delivered_at_ms) for one in await commit] == [("t1", START)]
+    assert await world.deliveries.reserve("s1", "r3") is None
+    await world.deliveries.close()
+
+
 async def test_a_repeated_task_comes_again_but_not_in_the_same_chain(world: World) -> None:
     await put(world.task_store, task_fields(repeat="every 1 minutes", max_runs=2), now=world.now)
     assert await world.deliveries.commit(await world.reserve("r1"))

@@ -118,7 +118,7 @@ class ServerToolTurn:
         reply = self._reply = services.reply_context(request, None)
         reply.request = tools.turn.captured
         self._writer = EventWriter(
-            services, request, client, record, reply=reply, before_end=tools.plugin.dispatched
+            services, request, client, record, reply=reply, before_end=tools.plugin.before_end
         )
         self._answer = RoundAnswer()
         self._failed: Failed | None = None
@@ -147,6 +147,7 @@ class ServerToolTurn:
             await self._fail(self._failed)
         else:
             await self._writer.end(self._merger.end())
+            await self._dispatch()
 
     def build_request(self) -> Request:
         """Return the captured request with the messages added since."""
@@ -249,13 +250,17 @@ class ServerToolTurn:
             shown += self._merger.feed(event)
         if not shown:
             return
+        await self._writer.write_events(shown)
         streams = self._writer.keep_alive is not None
         if streams and any(not isinstance(event, Started) for event in shown):
             await self._dispatch()
-        await self._writer.write_events(shown)
 
     async def _dispatch(self) -> None:
-        """Confirm the reservations of the tools once in each round, with its first content."""
+        """Let the tools confirm their reservations once in each round, when its first content is written.
+
+        The byte comes first: a process killed between the two delivers a reminder twice, but never not at
+        all. A whole answer, and what is shown only at the end, counts as written when it has ended.
+        """
         if self._dispatched_round != self._turn.round:
             self._dispatched_round = self._turn.round
             await self._tools.plugin.dispatched()

@@ -85,7 +85,7 @@ class ClockActions:
 
     async def tasks(self, session: str) -> tuple[Task, ...]:
         """Return the live tasks of the session."""
-        return live_tasks(await self._store.load(session), self._time.now_ms(), self._rules)
+        return live_tasks(await self._store.settled(session), self._time.now_ms(), self._rules)
 
     async def _run(self, command: ClockCommand, session: str | None, request_id: str) -> Result:
         if isinstance(command, GetTime):

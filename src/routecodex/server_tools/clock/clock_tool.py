@@ -82,6 +82,8 @@ class ClockTurn(Struct):
     reminds: bool = False
     """The rounds of this turn hold a reminder."""
     reservations: list[tuple[int, Reservation]] = field(default_factory=list)
+    commits: list[asyncio.Task[tuple[Task, ...]]] = field(default_factory=list)
+    """Commits that were started when the client had got its first byte."""
 
 
 class ClockTool(ServerTool):
@@ -163,9 +165,17 @@ class ClockTool(ServerTool):
         return None
 
     async def dispatched(self, turn: TurnContext) -> None:
+        """Start the commits; the answer goes on while they are written."""
         state = turn.state(self, ClockTurn)
         while state.reservations:
-            await self._deliveries.commit(state.reservations.pop()[1])
+            commit = self._deliveries.start_commit(state.reservations.pop()[1])
+            state.commits += [] if commit is None else [commit]
+
+    async def before_end(self, turn: TurnContext) -> None:
+        """Wait for the commits: who has read the end of the answer finds its tasks delivered."""
+        commits = turn.state(self, ClockTurn).commits
+        if commits:
+            await asyncio.wait(commits)
 
     async def fell_through(self, turn: TurnContext) -> None:
         """Roll back this round only: answers to earlier reminders may still reach the client."""

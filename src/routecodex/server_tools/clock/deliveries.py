@@ -2,7 +2,9 @@
 
 A reservation is stored with an expiry, so that two requests never deliver the same task, not even in two
 processes. It is renewed while its request runs; if the process dies, it expires. The process that holds a
-reservation ignores its expiry. A commit that could not be written is retried with the next renewal.
+reservation ignores its expiry. A commit is started once the first byte of the answer has been written to the
+client: a process that is killed between the two leaves the reservation, and the reminder is delivered again.
+A commit that could not be written is retried with the next renewal.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ class HeldReservation(Struct, frozen=True):
 
     reservation: Reservation
     delivered_at_ms: int | None = None
+    committing: bool = False
+    """The commit is being written."""
 
 
 class Deliveries:
@@ -90,11 +94,21 @@ class Deliveries:
 
     async def commit(self, reservation: Reservation) -> tuple[Task, ...]:
         """Store that the tasks were delivered; return those that were not stored as delivered before."""
-        held = self._held.pop(reservation.id, None)
-        if held is None:
-            return ()
-        delivered = held if held.delivered_at_ms is not None else HeldReservation(reservation, self._now_ms())
-        return await asyncio.shield(self._start(self._commit(delivered)))
+        job = self.start_commit(reservation)
+        return () if job is None else await asyncio.shield(job)
+
+    def start_commit(self, reservation: Reservation) -> asyncio.Task[tuple[Task, ...]] | None:
+        """Start to store that the tasks were delivered; None if that is under way or done.
+
+        The reservation is held until the commit is written: no other request delivers the tasks meanwhile.
+        """
+        held = self._held.get(reservation.id)
+        if held is None or held.committing:
+            return None
+        moment = self._now_ms() if held.delivered_at_ms is None else held.delivered_at_ms
+        delivered = HeldReservation(reservation, moment)
+        self._held[reservation.id] = replace(delivered, committing=True)
+        return self._start(self._commit(delivered))
 
     async def roll_back(self, reservation: Reservation) -> None:
         """Release the tasks unless they were delivered."""
@@ -163,6 +177,7 @@ class Deliveries:
             log.error("%s: delivery not written yet: %s", reservation.request_id, exc)
             self._hold(held)
             return ()
+        del self._held[reservation.id]
         counts = ", ".join(f"{task.task_id} ({task.delivery_count})" for task in done)
         log.info("%s: %d tasks delivered: %s", reservation.request_id, len(done), counts)
         return done

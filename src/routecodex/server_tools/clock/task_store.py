@@ -5,6 +5,7 @@ A session without tasks has no value.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -63,6 +64,8 @@ class TaskStore:
         self._now_ms = now_ms
         self._cell = Cell(store, FORMAT, cached=cached, ttl=None)
         self._listeners: list[Callable[[str], None]] = []
+        self._edits: dict[str, set[asyncio.Future[None]]] = {}
+        """Edits under way, by session."""
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Call the listener with the session after every change made by this process."""
@@ -85,8 +88,27 @@ class TaskStore:
         known = self._cell.peek(session)
         return known if known is not None else await self._cell.read(session)
 
+    async def settled(self, session: str) -> SessionTasks:
+        """Return the tasks after the edits of this process that are under way, such as a commit."""
+        running = self._edits.get(session)
+        if running:
+            await asyncio.wait(running)
+        return await self.load(session)
+
     async def edit(self, session: str, edit: Edit[T]) -> T:
         """Apply `edit` in one atomic step; its result is stored when this returns."""
+        done = asyncio.get_running_loop().create_future()
+        running = self._edits.setdefault(session, set())
+        running.add(done)
+        try:
+            return await self._edit(session, edit)
+        finally:
+            done.set_result(None)
+            running.discard(done)
+            if not running:
+                self._edits.pop(session, None)
+
+    async def _edit(self, session: str, edit: Edit[T]) -> T:
         now_ms = self._now_ms()
 
         def change(before: SessionTasks) -> tuple[SessionTasks, tuple[T, int | None]]:
@@ -126,7 +148,7 @@ class TaskOverview:
         for session in reversed(await self._store.sessions()):
             if len(found) >= limit:
                 break
-            state = await self._store.load(session)
+            state = await self._store.settled(session)
             tasks = live_tasks(state, self._now_ms(), self._rules)
             found += [replace(state, tasks=tasks)] if tasks else []
         return found
