@@ -75,6 +75,7 @@ MODULES = (
     "server.http.request_loop",
     "server.log_numbers",
     "server.metrics",
+    "server.origins",
     "server.paths",
     "stores.cell",
     "wire.buffers",

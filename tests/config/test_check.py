@@ -218,3 +218,65 @@ def test_what_came_from_the_environment_is_not_shown() -> None:
 )  # fmt: skip
 def test_loopback_is_only_this_machine(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+ORIGINS = [
+    ("http://localhost:3000/", '"http://localhost:3000/" is not an origin', 'write "http://localhost:3000"'),
+    ("https://a.example/chat", '"https://a.example/chat" is not an origin', 'write "https://a.example"'),
+    (
+        "localhost:3000",
+        '"localhost:3000" is not an origin',
+        'write "https://localhost:3000" or "http://localhost:3000"',
+    ),
+    ("", '"" is not an origin', "write scheme://host or scheme://host:port"),
+    (
+        "https://*.a.example",
+        '"https://*.a.example" is not an origin',
+        "write scheme://host or scheme://host:port",
+    ),
+    (
+        "https://*",
+        '"https://*" stands for every web page',
+        'name the host, or write "*" for all pages',
+    ),
+    (
+        "https://a.example:443",
+        '"https://a.example:443" has the default port, which browsers leave out',
+        'write "https://a.example"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("origin", "message", "fix"), ORIGINS)
+def test_an_allowed_origin_that_no_browser_sends_is_an_error(origin: str, message: str, fix: str) -> None:
+    text = BASE + f'[server]\nallowed_origins = ["{origin}"]\n'
+    assert problems_of(text) == [("error", "server.allowed_origins[0]", message, fix)]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost:3000",
+        "https://Chat.Example.com",
+        "http://localhost:*",
+        "http://[::1]:3000",
+        "app://*",
+        "app://obsidian.md",
+        "vscode-webview://*",
+        "http://a.example:443",
+    ],
+)
+def test_an_allowed_origin_is_a_scheme_a_host_and_perhaps_a_port(origin: str) -> None:
+    assert problems_of(BASE + f'[server]\nallowed_origins = ["{origin}"]\n') == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "pages"), [("*", "every web page"), ("null", "a sandboxed frame of every web page")]
+)
+def test_an_origin_that_stands_for_all_pages_is_a_warning_without_client_keys(
+    origin: str, pages: str
+) -> None:
+    text = BASE + f'[server]\nallowed_origins = ["{origin}"]\n'
+    row = f'"{origin}" lets {pages} spend your provider keys', "list the origins, or set client_keys"
+    assert problems_of(text) == [("warning", "server.allowed_origins[0]", *row)]
+    assert problems_of(text + 'client_keys = [{ name = "a", key = "k" }]\n') == []

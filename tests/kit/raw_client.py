@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+_BODILESS = frozenset({204, 304})
+
 
 @dataclass
 class Answer:
@@ -58,7 +60,7 @@ class Call:
         """Read the rest of the answer."""
         if not self.answer.status:
             await self.head()
-        length = self.answer.headers.get("content-length")
+        length = "0" if self.answer.status in _BODILESS else self.answer.headers.get("content-length")
         if length is not None:
             self.answer.body = await self.reader.readexactly(int(length))
             self.answer.complete = True

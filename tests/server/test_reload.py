@@ -153,6 +153,20 @@ async def test_client_keys_and_limits_change_and_metrics_stay(tmp_path: Path) ->
     assert [line.rpartition(" ")[2] for line in counted] == ["2.0"]
 
 
+async def test_allowed_origins_change_with_a_reload(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    page = "http://localhost:3000"
+    async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
+        file.write_text(text(up))
+        async with serving_file(file) as gateway:
+            before = await send(gateway.port, origin=page)
+            file.write_text(text(up, server=f'allowed_origins = ["{page}"]'))
+            await reload(gateway.port)
+            after = await send(gateway.port, origin=page)
+    assert (before.status, after.status) == (403, 200)
+    assert after.headers["access-control-allow-origin"] == page
+
+
 async def test_keys_that_were_refused_are_tried_again_after_a_reload(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
 

@@ -226,6 +226,7 @@ def check(config: Config, hidden: Hidden = _NO_PLACES) -> list[Problem]:
     """
     problems: list[Problem] = [
         *_server(config),
+        *_origins(config),
         *_client_keys(config),
         *_store(config, hidden),
         *_ntp(config),
@@ -263,6 +264,46 @@ def _server(config: Config) -> Iterator[Problem]:
         yield Problem(
             ("server", "admin_token"), "is empty", "set a token, or remove the line to have one generated"
         )
+
+
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:\*|(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\*|[0-9]{1,5}))?)\Z",
+    re.IGNORECASE,
+)
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+def _origins(config: Config) -> Iterator[Problem]:
+    for index, origin in enumerate(config.server.allowed_origins):
+        yield from _origin(
+            origin, ("server", "allowed_origins", index), keyed=bool(config.server.client_keys)
+        )
+
+
+def _origin(origin: str, place: ConfigPath, *, keyed: bool) -> Iterator[Problem]:
+    found = _ORIGIN.match(origin)
+    if origin in {"*", "null"}:
+        if not keyed:
+            pages = "every web page" if origin == "*" else "a sandboxed frame of every web page"
+            message = f"{quoted(origin)} lets {pages} spend your provider keys"
+            yield warning(place, message, "list the origins, or set client_keys")
+    elif found is None:
+        yield Problem(place, f"{quoted(origin)} is not an origin", _origin_fix(origin))
+    elif found["host"] is None and found["scheme"].lower() in _DEFAULT_PORTS:
+        message = f"{quoted(origin)} stands for every web page"
+        yield Problem(place, message, 'name the host, or write "*" for all pages')
+    elif found["port"] and found["port"] == _DEFAULT_PORTS.get(found["scheme"].lower()):
+        message = f"{quoted(origin)} has the default port, which browsers leave out"
+        yield Problem(place, message, f"write {quoted(origin.rpartition(':')[0])}")
+
+
+def _origin_fix(text: str) -> str:
+    parts = split_url(text)
+    if parts is not None:
+        return "write " + quoted(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+    if "://" not in text and _HOST.match(text.partition(":")[0]):
+        return "write " + quoted(f"https://{text}") + " or " + quoted(f"http://{text}")
+    return "write scheme://host or scheme://host:port"
 
 
 def _client_keys(config: Config) -> Iterator[Problem]:

@@ -129,6 +129,15 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             'and `host` are always accepted, `"*"` accepts all.'
         ),
     ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Web pages that may call the gateway from a browser, by origin: "
+            '`"https://chat.example.com"`, `"http://localhost:*"` (any port), `"app://*"` (any host), '
+            '`"null"` (local files and sandboxed frames), `"*"` (all). Other pages get 403, except those of '
+            "the gateway itself. Clients that are not browsers need no entry."
+        ),
+    ] = ()
     max_body_mb: Annotated[int, Meta(description="Largest request body.", ge=1, le=1024)] = 32
     max_header_kb: Annotated[int, Meta(description="Largest request head.", ge=4, le=1024)] = 64
     max_messages: Annotated[int, Meta(description="Most messages in one request.", ge=1)] = 10_000

@@ -6,6 +6,7 @@ paths        the table of paths
 serve        one server process: start, drain, stop
 workers      several processes on one port
 access       client keys, admin token, Host names
+origins      web pages that may call the gateway, and their CORS headers
 admin        the admin API
 announce     the file by which a running server is found, and its admin token
 reload       reloads a changed configuration while running

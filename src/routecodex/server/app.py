@@ -38,6 +38,7 @@ from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
+from routecodex.server.origins import OriginAccess, preflight_headers
 from routecodex.server.paths import Endpoint
 from routecodex.wire import json
 
@@ -111,6 +112,9 @@ _RETRY_DEFAULT = 5
 _KEYLESS = frozenset({"root", "health", "admin"})
 """Endpoints without a client key, answered under any load; the admin API checks its own token."""
 
+_LINKABLE = frozenset({"root"})
+"""Endpoints that a link on any web page may open: they show no data and change nothing."""
+
 _ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
 """Endpoints that call a provider: every response has the routing headers."""
 _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
@@ -152,6 +156,7 @@ class App:
         """Use this gateway and these limits from now on; requests in flight keep theirs."""
         self._gateway = gateway
         self._access = ClientAccess(config)
+        self._origins = OriginAccess(config)
         self._max_concurrent = config.server.max_concurrent
         self._max_messages = config.server.max_messages
 
@@ -160,9 +165,17 @@ class App:
         refusal: ErrorReply | None = None
         try:
             endpoint = paths.find(request.path)
+            self._access.check_host(request.headers)
+            cors_lines = self._origins.check(
+                request, linkable=endpoint is not None and endpoint.name in _LINKABLE
+            )
+            if cors_lines:
+                reply.extra_lines = cors_lines
+                if request.method == "OPTIONS":
+                    await reply.send(204, preflight_headers(request.headers), b"")
+                    return
             if endpoint is None:
                 raise _unknown_path(request)
-            self._access.check_host(request.headers)
             client_name = "" if endpoint.name in _KEYLESS else self._access.client_name(request)
             if request.method not in endpoint.methods:
                 raise _wrong_method(request, endpoint)

@@ -67,6 +67,7 @@ class Reply:
         "_keep_alive",
         "_transport",
         "ended",
+        "extra_lines",
         "started",
     )
 
@@ -84,6 +85,8 @@ class Reply:
         self._http_1_0 = http_1_0
         self._chunked = False
         self._head = b""
+        self.extra_lines = b""
+        """Whole header lines that are added to the handler's own, such as those of CORS."""
         self.started = False
         self.ended = False
 
@@ -182,7 +185,8 @@ class Reply:
         else:
             connection = _KEEP_ALIVE if self._http_1_0 else b""
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-        return b"%b%b%b%b%b\r\n" % (line, fields, transport.date_line(), framing, connection)
+        lines = (line, fields, self.extra_lines, transport.date_line(), framing, connection)
+        return b"%b%b%b%b%b%b\r\n" % lines
 
     def _check_open(self, transport: ReplyTransport) -> None:
         if transport.gone:

@@ -1,0 +1,170 @@
+"""Checks requests of web pages: refuses pages of other origins, and gives allowed ones their CORS headers.
+
+A gateway on loopback is reachable from every page that the user opens. Browsers send `Origin` with each
+request that a page makes to another origin, and with each POST; current ones send `Sec-Fetch-Site` as well
+(Fetch standard; W3C Fetch Metadata). SDKs and agents send neither, except Node's fetch, which sends only
+`Sec-Fetch-Mode`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from routecodex.canon.errors import ClientError
+from routecodex.config import Config
+from routecodex.server.http import HttpRequest
+
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Values of `Sec-Fetch-Site` for the gateway's own pages, and for an address that the user typed."""
+
+_JSON: Final = "application/json"
+_JSON_TYPE = re.compile(r"application/(?:[\w!#$&^.+-]+\+)?json\Z")
+
+_FORM_TYPES: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+"""Content types that a page may send anywhere without asking (Fetch standard, CORS-safelisted)."""
+
+_EXPOSED = ", ".join(
+    (
+        "*",
+        "x-request-id",
+        *(f"x-routecodex-{name}" for name in ("route", "target", "reason", "notice", "cost", "budget")),
+        *("retry-after", "x-should-retry"),
+    )
+)
+"""Response headers that pages may read; old browsers do not know the `*`."""
+
+_PREFLIGHT_METHODS = "GET, HEAD, POST, DELETE"
+_PREFLIGHT_HEADERS = (
+    "authorization, content-type, x-api-key, x-goog-api-key, x-goog-api-client, anthropic-version, "
+    "anthropic-beta, anthropic-dangerous-direct-browser-access, openai-beta, openai-organization, "
+    "openai-project, x-session-id, x-request-id"
+)
+"""Request headers named in the answer to a preflight that does not list any."""
+_HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*\Z")
+_PREFLIGHT_SECONDS = 7200
+"""Chrome keeps the answer to a preflight no longer than this."""
+
+
+class OriginAccess:
+    """Decides which web pages may call the gateway."""
+
+    def __init__(self, config: Config) -> None:
+        listed = config.server.allowed_origins
+        self._allows_all = "*" in listed
+        self._allowed = frozenset(origin.lower() for origin in listed)
+
+    def check(self, request: HttpRequest, *, linkable: bool) -> bytes:
+        """Reject a page of a foreign origin; return the CORS header lines for an allowed one, else b"".
+
+        `linkable`: a link on any page may open this path.
+        """
+        headers = request.headers
+        lines = b""
+        if "origin" in headers or "sec-fetch-site" in headers:
+            lines = self._check_page(request, linkable)
+        if request.method == "POST" and headers.get("content-type") != _JSON:
+            _check_content_type(headers)
+        return lines
+
+    def headers_of(self, request: HttpRequest | None) -> bytes:
+        """Return the CORS header lines of a request that is refused for another reason; b"" for most."""
+        origin = request.headers.get("origin") if request is not None else None
+        return _cors_lines(origin) if origin is not None and self._allows(origin) else b""
+
+    def _check_page(self, request: HttpRequest, linkable: bool) -> bytes:
+        headers = request.headers
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none").lower()
+        if origin is not None and self._allows(origin):
+            return _cors_lines(origin)
+        is_own = origin is None or _is_origin_of(headers.get("host", ""), origin)
+        if not (is_own and (site in _OWN_SITES or (linkable and _is_navigation(request)))):
+            raise _foreign(origin, site)
+        return b""
+
+    def _allows(self, origin: str) -> bool:
+        if self._allows_all:
+            return True
+        if not self._allowed:
+            return False
+        origin = origin.lower()
+        scheme, _, authority = origin.partition("://")
+        host = authority if authority.endswith("]") else authority.rpartition(":")[0] or authority
+        return not self._allowed.isdisjoint((origin, f"{scheme}://*", f"{scheme}://{host}:*"))
+
+
+def preflight_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the answer to a CORS preflight of an allowed origin, besides the CORS lines.
+
+    Every header that the page asks for is allowed: the page is trusted, and SDKs have many of their own
+    (x-stainless-*, anthropic-*, x-goog-*).
+    """
+    asked = headers.get("access-control-request-headers", "")
+    names = asked if _HEADER_NAMES.match(asked) else _PREFLIGHT_HEADERS
+    answer = [
+        (b"access-control-allow-methods", _PREFLIGHT_METHODS.encode()),
+        (b"access-control-allow-headers", names.encode()),
+        (b"access-control-max-age", b"%d" % _PREFLIGHT_SECONDS),
+    ]
+    # Chrome asks before a public page reaches a private address (WICG Private Network Access).
+    if headers.get("access-control-request-private-network") == "true":
+        answer.append((b"access-control-allow-private-network", b"true"))
+    return answer
+
+
+def _cors_lines(origin: str) -> bytes:
+    fields = (
+        f"access-control-allow-origin: {origin}",
+        f"access-control-expose-headers: {_EXPOSED}",
+        "vary: origin",
+    )
+    return "".join(f"{field}\r\n" for field in fields).encode("latin-1")
+
+
+def _is_origin_of(host: str, origin: str) -> bool:
+    """Return whether the origin is that of the gateway, at the name by which the request reached it."""
+    origin, host = origin.lower(), host.strip().lower()
+    return bool(host) and any(
+        origin == f"{scheme}://{host.removesuffix(port)}"
+        for scheme, port in (("http", ":80"), ("https", ":443"))
+    )
+
+
+def _is_navigation(request: HttpRequest) -> bool:
+    """Return whether the request opens a page of its own, whose content the linking page cannot read."""
+    headers = request.headers
+    return (
+        request.method in ("GET", "HEAD")
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
+
+
+def _foreign(origin: str | None, site: str) -> ClientError:
+    page = f"a web page of {origin[:200]!r}" if origin is not None else f"a {site[:20]} web page"
+    return ClientError(
+        f"{page} may not call this gateway; if you trust it, add its origin to server.allowed_origins",
+        status=403,
+        code="origin_not_allowed",
+    )
+
+
+def _check_content_type(headers: Mapping[str, str]) -> None:
+    """Require JSON from browsers, and reject the types of HTML forms from everybody.
+
+    A page may send a form type, or none, to any address without a preflight.
+    """
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if _JSON_TYPE.match(content_type):
+        return
+    is_browser = "origin" in headers or any(name.startswith("sec-fetch-") for name in headers)
+    if is_browser or content_type in _FORM_TYPES:
+        named = (
+            f"content type {content_type[:80]!r} is" if content_type else "a body without a content type is"
+        )
+        raise ClientError(
+            f"{named} not accepted; send content-type: application/json",
+            status=415,
+            code="unsupported_content_type",
+        )
