@@ -9,6 +9,8 @@ from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.response import fold
 from routecodex.protocols.messages.relay import Relay
+from routecodex.protocols.messages.whole import decode_response, relay_response
+from routecodex.wire import json
 from tests.kit.grammar import check_broken_messages, check_messages
 from tests.kit.grammar.frames import read
 from tests.protocols.messages.samples import (
@@ -262,3 +264,42 @@ def test_a_second_end_without_new_usage_is_dropped() -> None:
         out, relay = relayed(*stream[:-1], again, MESSAGE_STOP)
         assert out == b"".join(stream)
         assert relay.outcome.usage == Usage(input=10, output=9)
+
+
+def programmatic_calls(*last: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return blocks in which code calls a tool of the client (Anthropic, code_execution_20250825)."""
+    caller = {"type": "code_execution_20250825", "tool_id": "srv_1"}
+    return [
+        {"type": "server_tool_use", "id": "srv_1", "name": "code_execution", "input": {"code": "roll()"}},
+        {"type": "tool_use", "id": "a", "name": "roll", "input": {}, "caller": caller},
+        *last,
+    ]
+
+
+ANSWERED = programmatic_calls(
+    {"type": "code_execution_tool_result", "tool_use_id": "srv_1", "content": {"stdout": "6"}},
+    {"type": "text", "text": "A six."},
+)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said", "sent"),
+    [
+        (ANSWERED, "end_turn", "end_turn"),
+        (programmatic_calls(), "tool_use", "tool_use"),
+        (programmatic_calls(), "end_turn", "tool_use"),
+        ([*ANSWERED, {"type": "tool_use", "id": "b", "name": "f", "input": {}}], "end_turn", "tool_use"),
+    ],
+)
+def test_calls_that_code_of_the_provider_made_are_open_until_its_result(
+    blocks: list[dict[str, Any]], said: str, sent: str
+) -> None:
+    frames = [frame for at, fields in enumerate(blocks) for frame in (block(at, **fields), stop(at))]
+    stream = [start(), *frames, end(said), MESSAGE_STOP]
+    assert relayed(*stream)[1].outcome.sent_finish == sent
+    assert (fold(decoded(*stream)).finish.reason == "tool_calls") is (sent == "tool_use")
+    body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": blocks}
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    answer = json.encode({**body, "stop_reason": said, "stop_sequence": None, "usage": usage})
+    assert json.decode(relay_response(answer, reply())[0])["stop_reason"] == sent
+    assert (fold(decode_response(answer)).finish.reason == "tool_calls") is (sent == "tool_use")

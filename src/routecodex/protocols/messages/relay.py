@@ -16,7 +16,13 @@ from routecodex.canon.events import Usage
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import encode_stream, errors
 from routecodex.protocols.messages.content import NAME
-from routecodex.protocols.messages.decode_stream import UsageCounter, block_type, read_chunk, usage_object
+from routecodex.protocols.messages.decode_stream import (
+    UsageCounter,
+    block_type,
+    open_calls,
+    read_chunk,
+    usage_object,
+)
 from routecodex.protocols.messages.encode_stream import MESSAGE_STOP, end_frame, stop_frame
 from routecodex.protocols.messages.schema import StreamChunk
 from routecodex.protocols.relay import FrameRelay
@@ -40,7 +46,7 @@ class Relay(FrameRelay):
         super().__init__(reply)
         self._has_head = False
         self._open: dict[int, str] = {}
-        self._calls = 0
+        self._calls: list[str] = []
         self._last_call: list[bytes] = []
         self._signatures: dict[int, str] = {}
         self._counter = UsageCounter()
@@ -118,8 +124,8 @@ class Relay(FrameRelay):
         kind = block_type(block)
         self._open[chunk.index] = kind
         if kind == "tool_use":
-            self._calls += 1
             self._last_call = []
+        self._calls = open_calls(self._calls, block)
         if kind == "redacted_thinking" and isinstance(block.get("data"), str):
             self._signatures[chunk.index] = block["data"]
         if kind not in _HELD_BLOCKS or block.get("text") or block.get("thinking"):
@@ -209,7 +215,7 @@ class Relay(FrameRelay):
         ending = finish.infer(
             NAME,
             reason,
-            has_calls=self._calls > 0,
+            has_calls=bool(self._calls),
             calls_whole=self._last_call_is_whole(reason),
             sequence=sequence,
         )

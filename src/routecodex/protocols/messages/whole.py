@@ -16,7 +16,7 @@ from routecodex.canon.response import Response, unfold
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.content import NAME, part_of
-from routecodex.protocols.messages.decode_stream import UsageCounter, usage_object
+from routecodex.protocols.messages.decode_stream import UsageCounter, open_calls, usage_object
 from routecodex.protocols.messages.encode_messages import input_of
 from routecodex.protocols.messages.encode_stream import (
     BlockEncoder,
@@ -42,6 +42,8 @@ class _SignedBlock(Struct):
     signature: str | None = None
     data: str | None = None
     text: Raw = ABSENT
+    caller: Any = None
+    tool_use_id: Any = None
 
     @property
     def is_empty(self) -> bool:
@@ -82,7 +84,7 @@ def decode_response(body: bytes) -> Sequence[Event]:
         id=answer.id or "",
         model=answer.model or "",
         parts=parts,
-        finish=_finish_of(answer, has_calls=any(isinstance(part, ToolCall) for part in parts)),
+        finish=_finish_of(answer, _signed_blocks(answer)),
         usage=counter.usage(),
         extras={"stop_details": details} if details is not None else None,
     )
@@ -99,9 +101,18 @@ def _read(body: bytes, *, provider: str) -> _Answer:
     raise errors.unparsable()
 
 
-def _finish_of(answer: _Answer, *, has_calls: bool) -> Finish:
+def _signed_blocks(answer: _Answer) -> list[_SignedBlock]:
+    return [json.try_read(bytes(raw), _signed) or _SignedBlock() for raw in answer.content]
+
+
+def _finish_of(answer: _Answer, blocks: Sequence[_SignedBlock]) -> Finish:
+    calls: list[str] = []
+    for block in blocks:
+        if block.type not in ("text", "thinking"):
+            fields = {"type": block.type, "caller": block.caller, "tool_use_id": block.tool_use_id}
+            calls = open_calls(calls, fields)
     # The input of a call is an object here, so no call can be cut off.
-    return finish.infer(NAME, answer.stop_reason, has_calls=has_calls, sequence=answer.stop_sequence)
+    return finish.infer(NAME, answer.stop_reason, has_calls=bool(calls), sequence=answer.stop_sequence)
 
 
 def _answer_part(raw: Raw) -> AnswerPart:
@@ -171,8 +182,8 @@ def _text(part: Text | Refusal) -> list[Fields]:
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """Return the provider's answer, with a wrong stop reason corrected and missing usage estimated."""
     answer = _read(body, provider=reply.provider)
-    blocks = [json.try_read(bytes(raw), _signed) or _SignedBlock() for raw in answer.content]
-    finished = _finish_of(answer, has_calls=any(block.type == "tool_use" for block in blocks))
+    blocks = _signed_blocks(answer)
+    finished = _finish_of(answer, blocks)
     reason = relayed_stop_reason(reply, finished)
     counter = UsageCounter()
     counter.add(answer.usage)
