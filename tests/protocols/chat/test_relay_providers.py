@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.events import Usage
+from routecodex.protocols.chat.relay import Relay
 from tests.kit.grammar import check_chat
 from tests.protocols.chat.samples import COUNTS, DONE, choice, chunks, frame, reply, role, usage
 from tests.protocols.chat.test_relay import passed, relayed
@@ -94,3 +95,27 @@ def test_usage_alone_is_sent_only_if_requested() -> None:
     stream = role() + choice(content="Hi") + choice("stop")
     assert passed(stream + usage() + DONE, reply(include_usage=False)) == stream + DONE
     assert passed(stream + usage() + DONE, reply(include_usage=True)) == stream + usage() + DONE
+
+
+@pytest.mark.parametrize("delta", [{}, None, {"role": "assistant", "content": ""}])
+def test_a_completion_sent_as_one_chunk_arrives_as_a_delta(delta: dict[str, Any] | None) -> None:
+    """Servers that cannot stream send the message of a completion; clients read deltas only."""
+    called = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Hello", "tool_calls": [called]}
+    sent = {"index": 0, "delta": delta, "message": message, "finish_reason": "tool_calls"}
+    relay = Relay(reply(include_usage=False))
+    out = relay.feed(frame(choices=[sent]) + DONE)
+    (chunk,) = chunks(out)
+    received = {**message, "tool_calls": [{"index": 0, **called}]}
+    assert chunk["choices"] == [{"index": 0, "delta": received, "finish_reason": "tool_calls"}]
+    assert not relay.outcome.empty
+
+
+def test_a_message_that_repeats_the_deltas_is_not_sent_twice() -> None:
+    """Perplexity repeats the text so far beside every delta."""
+    whole = {"role": "assistant", "content": "Hello"}
+    stream = choice(content="Hello") + frame(
+        choices=[{"index": 0, "delta": {"content": ""}, "message": whole, "finish_reason": "stop"}]
+    )
+    relay = Relay(reply(include_usage=False))
+    assert relay.feed(stream + DONE) == stream + DONE

@@ -272,3 +272,10 @@ def test_a_service_tier_that_the_sdk_does_not_know_is_not_sent(reported: str, se
     response = Response(parts=(Text("Hi"),), extras={"service_tier": reported})
     assert json.decode(encode_response(response, reply())).get("service_tier") == sent
     assert {chunk.get("service_tier") for chunk in chunks(written(list(unfold(response))))} == {sent}
+
+
+def test_a_whole_answer_in_delta_arrives_as_a_message() -> None:
+    message = {"role": "assistant", "content": "Hello"}
+    body, outcome = relay_response(answer(content="Hello").replace(b'"message"', b'"delta"'), reply())
+    assert json.decode(body)["choices"] == [{"index": 0, "finish_reason": "stop", "message": message}]
+    assert not outcome.empty

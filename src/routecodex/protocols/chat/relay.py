@@ -97,6 +97,8 @@ class Relay(FrameRelay):
         self._lacks_prefix = False
         self._calls: dict[int, ToolCallIndex] = {}
         self._positions: list[CallPosition] = []
+        self._whole_choices: list[int] = []
+        """Choices of this chunk whose content is in `message`, as in a completion that is not streamed."""
         self._function_calls: list[int] = []
         """Choices that called by `function_call`, OpenAI's field before `tool_calls`."""
         self._annotations: dict[int, int] = {}
@@ -255,6 +257,7 @@ class Relay(FrameRelay):
         if self._finish_reasons and self._repeats_finish(choices):
             return b"" if chunk.usage is None else self._late_usage(chunk.usage, data, raw=raw)
         self._positions.clear()
+        self._whole_choices.clear()
         repair = self._lacks_prefix or chunk.object != OBJECT
         for choice in choices:
             repair |= self._choice(choice, loose=loose)
@@ -298,7 +301,12 @@ class Relay(FrameRelay):
     def _choice(self, choice: WireChoice, *, loose: bool) -> bool:
         """Note the delta and finish of a choice; return whether its calls or its finish need a repair."""
         delta, reason = choice.delta, choice.finish_reason
+        whole = choice.message
+        if whole is not None and not self.started and (delta is None or is_empty(delta)):
+            delta = whole
+            self._whole_choices.append(choice.index)
         repair = delta is not None and self._note_delta(choice.index, delta, loose=loose)
+        repair |= bool(self._whole_choices)
         if reason is not None:
             repair |= self._note_finish(choice.index, reason)
         return repair
@@ -366,6 +374,8 @@ class Relay(FrameRelay):
         return sse.frame(json.encode(value))
 
     def _repair_choice(self, choice: dict[str, Any], positions: Iterator[CallPosition]) -> None:
+        if (choice.get("index") or 0) in self._whole_choices:
+            choice["delta"] = choice.pop("message")
         delta = choice.get("delta") or {}
         annotations = delta.get("annotations") or ()
         first = self._annotations.get(choice.get("index") or 0, 0) - len(annotations)

@@ -115,14 +115,14 @@ def _call(call: ToolCall, names: ToolNames, *, empty: str) -> dict[str, Any]:
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """Return the upstream's answer, with every finish reason corrected that is wrong or not one of chat's."""
+    """Return the upstream's answer, with finish reasons corrected that are wrong or not one of chat's."""
     answer = _read(body, reply.provider)
     usage = answer.usage
     outcome = AnswerOutcome(model=answer.model or "", response_id=answer.id or "")
     outcome.usage = usage_of(usage) if usage is not None else None
     corrections: dict[int, str] = {}
     for at, choice in enumerate(answer.choices or []):
-        message, reason = choice.message or _EMPTY_DELTA, choice.finish_reason
+        message, reason = choice.message or choice.delta or _EMPTY_DELTA, choice.finish_reason
         end, corrected = settle_finish(
             reason, calls=bool(message.tool_calls), legacy=message.legacy_call is not None
         )
@@ -130,18 +130,22 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
             raise stream_broken(reason)
         outcome.finish, outcome.sent_finish = end, corrected
         outcome.empty = at == 0 and lacks_answer(message)
-        if corrected != reason:
+        if corrected != reason or choice.message is None:
             corrections[at] = corrected
-    return (_with_finish_reasons(body, corrections) if corrections else body), outcome
+    return (_corrected(body, corrections) if corrections else body), outcome
 
 
-def _with_finish_reasons(body: bytes, corrections: dict[int, str]) -> bytes:
+def _corrected(body: bytes, corrections: dict[int, str]) -> bytes:
+    """Return the completion with these finish reasons, and its message where a server calls it `delta`."""
     try:
         value = json.decode(body)
     except ValueError as exc:
         raise unparsable() from exc
     for at, reason in corrections.items():
-        value["choices"][at]["finish_reason"] = reason
+        choice = value["choices"][at]
+        choice["finish_reason"] = reason
+        if choice.get("message") is None and choice.get("delta") is not None:
+            choice["message"] = choice.pop("delta")
     return json.encode(value)
 
 
