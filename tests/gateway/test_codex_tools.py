@@ -10,6 +10,7 @@ import pytest
 from routecodex.protocols.codecs import CODECS
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
+from tests.kit.grammar import frames
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Request, Upstream
 
@@ -98,3 +99,41 @@ async def test_a_wrong_tool_in_an_item_is_named() -> None:
         sent = {"model": "up.m", "input": [declaration({"type": "function"}), user("hi")]}
         answer = await call(gateway.port, "/v1/responses", sent)
     assert (answer.status, answer.json["error"]["param"]) == (400, "input[0].tools[0].name")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"])
+async def test_a_plain_tool_and_a_namespaced_one_of_the_same_flat_name_stay_apart(
+    upstream: str, stream: bool
+) -> None:
+    plain = {**SPAWN, "name": "collaboration__spawn"}
+    called = {"type": "function_call", "call_id": "c0", "arguments": "{}", "name": "spawn"}
+    history = [
+        {**called, "namespace": "collaboration"},
+        {"type": "function_call_output", "call_id": "c0", "output": "done"},
+    ]
+    seen: list[str] = []
+
+    def script(request: Request) -> Any:
+        seen.extend(declared_names(upstream, request.body))
+        calls = (answers.Call(seen[0], {}, "c1"), answers.Call(seen[1], {}, "c2"))
+        return answers.tool_calls(upstream, *calls, stream=stream)
+
+    sent = {"model": "up.m", "input": [user("go"), *history, user("again")], "stream": stream}
+    async with Upstream(script) as up, serving(one_target(upstream, up)) as gateway:
+        answer = await call(gateway.port, "/v1/responses", {**sent, "tools": [TEAM, plain]})
+    asking.check("responses", answer, stream=stream)
+    assert len(set(seen)) == 2
+    assert seen[1] == "collaboration__spawn"
+    assert up.requests[0].body.count(f'"name":"{seen[0]}"'.encode()) >= 2
+    body = answer.json if not stream else frames.read(answer.body)[-1].json["response"]
+    made = [
+        (item["name"], item.get("namespace")) for item in body["output"] if item["type"] == "function_call"
+    ]
+    assert made == [("spawn", "collaboration"), ("collaboration__spawn", None)]
+
+
+def declared_names(protocol: str, body: bytes) -> list[str]:
+    path_fields = {"model": "m", "stream": False} if protocol == "gemini" else {}
+    decoded = CODECS[protocol].decode_request(CODECS[protocol].validate(body, **path_fields))
+    return [tool.name for tool in decoded.tools]

@@ -8,12 +8,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routecodex.canon.parts import ToolCall
-from routecodex.canon.request import Tool
+from routecodex.canon.request import Message, Request, Tool
 from routecodex.protocols.tool_mapping import (
     CUSTOM_PARAMETERS,
     InputUnwrapper,
     ToolNames,
     description_of,
+    distinct_names,
     flat,
     flat_call,
     flat_name,
@@ -86,6 +87,27 @@ def test_tools_whose_joined_names_are_equal_find_the_way_back() -> None:
     assert [names.resolve(flat_name(tool))[:2] for tool in tools] == [
         (tool.name, tool.namespace) for tool in tools
     ]
+
+
+def test_a_namespaced_tool_gives_way_to_a_plain_tool_of_its_flat_name() -> None:
+    tools = (Tool("read", namespace="a"), Tool("a__read"), Tool("wait", namespace="functions"), Tool("wait"))
+    calls = tuple(ToolCall(f"c{at}", tool.name, namespace=tool.namespace) for at, tool in enumerate(tools))
+    request = Request(model="m", source="responses", messages=(Message("assistant", calls),), tools=tools)
+    distinct = distinct_names(request)
+    sent = [flat_name(tool) for tool in distinct.tools]
+    assert len(set(sent)) == 4
+    assert (sent[1], sent[3]) == ("a__read", "wait")
+    parts = distinct.messages[0].parts
+    assert [flat_call(part) for part in parts if isinstance(part, ToolCall)] == sent
+    names = ToolNames(tools)
+    assert [names.resolve(name)[:2] for name in sent] == [(tool.name, tool.namespace) for tool in tools]
+
+
+def test_a_request_whose_names_differ_stays_as_it_is() -> None:
+    tools = (Tool("read", namespace="a"), Tool("read"), Tool("wait", namespace="functions"))
+    request = Request(model="m", source="responses", messages=(), tools=tools)
+    assert distinct_names(request) is request
+    assert [flat_name(tool) for tool in tools] == ["a__read", "read", "wait"]
 
 
 def test_long_names_with_one_beginning_stay_apart() -> None:

@@ -1,7 +1,8 @@
 """Maps namespaced and custom tools to protocols that lack them.
 
-A namespaced tool gets one flat name (`namespace__name`). A custom (freeform) tool, such as Codex's
-`apply_patch`, becomes a function with one string property `input`. `ToolNames` maps called names back.
+A namespaced tool gets one flat name (`namespace__name`; a tool of `functions`, Codex's default namespace,
+keeps its own). A custom (freeform) tool, such as Codex's `apply_patch`, becomes a function with one string
+property `input`. `ToolNames` maps called names back.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from routecodex.canon.parts import Json, ToolCall
-from routecodex.canon.request import Tool
+from msgspec.structs import replace
+
+from routecodex.canon.parts import Json, Part, ToolCall
+from routecodex.canon.request import Message, Request, Tool
 from routecodex.wire import json
 
 CUSTOM_PARAMETERS: dict[str, Json] = {
@@ -24,6 +27,8 @@ CUSTOM_PARAMETERS: dict[str, Json] = {
 
 NAME_LIMIT = 64
 """OpenAI API reference, tools: a function name has at most 64 characters."""
+DEFAULT_NAMESPACE = "functions"
+"""Codex accepts a call of a tool in this namespace without the namespace."""
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _ESCAPE = re.compile(
@@ -41,14 +46,21 @@ def flat(name: str, namespace: str | None) -> str:
 
     So does a name that does not split into the two at its last `__`: `b__c` of `a` would be `c` of `a__b`.
     """
+    if not namespace or namespace == DEFAULT_NAMESPACE:
+        whole = name
+    else:
+        whole = f"{namespace}__{name}"
+        if whole.rpartition("__")[2] != name:
+            return hashed(name, namespace)
+    return whole if len(whole) <= NAME_LIMIT and not _ILLEGAL.search(whole) else hashed(name, namespace)
+
+
+def hashed(name: str, namespace: str | None) -> str:
+    """Return a legal name that no other tool has."""
     whole = f"{namespace}__{name}" if namespace else name
-    legal = _ILLEGAL.sub("_", whole)
-    splits = not namespace or whole.rpartition("__")[2] == name
-    if splits and legal == whole and len(whole) <= NAME_LIMIT:
-        return whole
     identity = f"{namespace}\0{name}" if namespace else name
     digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{legal[: NAME_LIMIT - 9]}_{digest}"
+    return f"{_ILLEGAL.sub('_', whole)[: NAME_LIMIT - 9]}_{digest}"
 
 
 def flat_name(tool: Tool) -> str:
@@ -59,6 +71,51 @@ def flat_name(tool: Tool) -> str:
 def flat_call(call: ToolCall) -> str:
     """Return the name of a call in the history for protocols without namespaces."""
     return flat(call.name, call.namespace)
+
+
+def distinct_names(request: Request) -> Request:
+    """Return the request with another name for each namespaced tool whose flat name a plain tool has.
+
+    `read` of the namespace `a` is `a__read`, as a plain tool may be called too (MCP). `ToolNames` finds both.
+    """
+    # Only Responses has namespaces.
+    renamed = _taken_names(request.tools) if request.source == "responses" else {}
+    if not renamed:
+        return request
+    tools = [_renamed_tool(tool, renamed) for tool in request.tools]
+    messages = [_renamed_calls(message, renamed) for message in request.messages]
+    return replace(request, tools=tuple(tools), messages=tuple(messages))
+
+
+def _taken_names(tools: Sequence[Tool]) -> dict[tuple[str, str], str]:
+    """Return another name for each (namespace, name) whose flat name a plain tool has."""
+    namespaced = [tool for tool in tools if tool.namespace]
+    if not namespaced:
+        return {}
+    plain = {tool.name for tool in tools if not tool.namespace and tool.kind != "hosted"}
+    return {
+        (tool.namespace, tool.name): hashed(tool.name, tool.namespace)
+        for tool in namespaced
+        if tool.namespace and flat_name(tool) in plain
+    }
+
+
+def _renamed_tool(tool: Tool, renamed: dict[tuple[str, str], str]) -> Tool:
+    name = renamed.get((tool.namespace or "", tool.name))
+    return tool if name is None else replace(tool, name=name, namespace=None)
+
+
+def _renamed_calls(message: Message, renamed: dict[tuple[str, str], str]) -> Message:
+    if message.role != "assistant":
+        return message
+    return replace(message, parts=tuple([_renamed_call(part, renamed) for part in message.parts]))
+
+
+def _renamed_call(part: Part, renamed: dict[tuple[str, str], str]) -> Part:
+    if not isinstance(part, ToolCall):
+        return part
+    name = renamed.get((part.namespace or "", part.name))
+    return part if name is None else replace(part, name=name, namespace=None)
 
 
 def is_shared_name(name: str, tools: Sequence[Tool]) -> bool:
@@ -88,7 +145,11 @@ class ToolNames:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         offered = [tool for tool in tools if tool.kind != "hosted"]
-        self._known = {flat_name(tool): _identity(tool) for tool in offered}
+        taken = _taken_names(offered)
+        self._known = {
+            taken.get((tool.namespace or "", tool.name)) or flat_name(tool): _identity(tool)
+            for tool in offered
+        }
         bare: dict[str, list[Tool]] = {}
         for tool in offered:
             bare.setdefault(tool.name, []).append(tool)

@@ -13,7 +13,13 @@ from routecodex.protocols.chat.decode_request import TOOL_EXTRAS
 from routecodex.protocols.chat.encode_messages import encode_messages
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
-from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_name, is_shared_name
+from routecodex.protocols.tool_mapping import (
+    CUSTOM_PARAMETERS,
+    description_of,
+    distinct_names,
+    flat_name,
+    is_shared_name,
+)
 from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
@@ -40,6 +46,7 @@ _BUDGET_EFFORTS = ((2048, "low"), (12_000, "medium"))
 def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
     """Encode the request in the upstream's dialect; notices name every dropped field."""
     reject_provider_state(request)
+    request = distinct_names(request)
     notices = Notices()
     body: dict[str, Any] = {"model": options.model, "messages": encode_messages(request, options, notices)}
     _add_settings(body, request, options, notices)

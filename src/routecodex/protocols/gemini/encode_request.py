@@ -19,7 +19,7 @@ from routecodex.protocols.gemini.rewrite import rewrite
 from routecodex.protocols.gemini.schema import RequestView
 from routecodex.protocols.gemini.thinking import model_traits, thinking_config
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
-from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of
+from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, distinct_names
 from routecodex.wire import json
 
 # Limits of Google's API reference, GenerationConfig.
@@ -46,6 +46,7 @@ def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
 def encode_body(request: Request, options: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     """Return the request body as an object."""
     reject_provider_state(request)
+    request = distinct_names(request)
     same = request.source == "gemini"
     if request.n > 1 and not (same and options.dialect.n):
         raise BadRequest("n: this upstream gives one answer per request", param="n", code="unsupported_value")

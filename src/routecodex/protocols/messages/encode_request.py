@@ -21,6 +21,7 @@ from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.tool_mapping import (
     CUSTOM_PARAMETERS,
     description_of,
+    distinct_names,
     flat_call,
     flat_name,
     is_shared_name,
@@ -123,6 +124,7 @@ def rewrite_count(request: WireRequest, options: EncodeOptions) -> bytes:
 
 def _build_body(request: Request, options: EncodeOptions, notices: Notices) -> Fields:
     """Return the request body as an object."""
+    request = distinct_names(request)
     messages = encode_messages(request, options, notices=notices)
     plan = thinking.plan_thinking(request, options, messages=messages, notices=notices)
     body: Fields = {"model": options.model, "max_tokens": plan.max_tokens}
