@@ -132,6 +132,39 @@ async def test_the_trace_context_goes_with_token_counts(protocol: str, client: s
     assert traced(up.requests[0].headers) == TRACE
 
 
+async def test_the_trace_context_goes_with_descriptions_of_images() -> None:
+    async with Upstream() as up, Upstream() as eye:
+        up.queue(answers.text("chat", "red", False))
+        eye.queue(answers.text("chat", "A red square.", False))
+        config = one_target("chat", up) + "\n" + provider("eye", "chat", eye)
+        config = config.replace("max_output_tokens = 4096\n", "max_output_tokens = 4096\nvision = false\n", 1)
+        config = config.replace('default = ["up.m"]', 'default = ["up.m"]\nvision = ["eye.m"]')
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+        body = {"model": "up.m", "messages": [{"role": "user", "content": [image]}]}
+        async with serving(config) as gateway:
+            assert (await call(gateway.port, "/v1/chat/completions", body, headers=TRACE)).status == 200
+    assert [traced(request.headers) for request in (*eye.requests, *up.requests)] == [TRACE, TRACE]
+
+
+@pytest.mark.parametrize("by_route", [False, True])
+async def test_the_trace_context_goes_with_searches(by_route: bool) -> None:
+    async with Upstream() as up, Upstream() as search:
+        called = answers.Call("web_search", {"query": "x"}, "c1")
+        up.queue(answers.tool_calls("chat", called, stream=False), answers.text("chat", "found", False))
+        search.queue(answers.text("messages", "It is so.", False) if by_route else Json(200, {"results": []}))
+        config = "[server_tools.web_search]\nenabled = true\n"
+        if not by_route:
+            config += f'[server_tools.web_search.http]\nurl = "http://127.0.0.1:{search.port}/?q={{query}}"\n'
+        config += one_target("chat", up)
+        if by_route:
+            config = config.replace('default = ["up.m"]', 'default = ["up.m"]\nweb_search = ["finder.m"]')
+            config += provider("finder", "messages", search)
+        body = asking.body("chat", stream=False) | {"web_search_options": {}}
+        async with serving(config) as gateway:
+            assert (await call(gateway.port, "/v1/chat/completions", body, headers=TRACE)).status == 200
+    assert [traced(request.headers) for request in (*up.requests, *search.requests)] == [TRACE] * 3
+
+
 async def test_the_trace_context_goes_with_embeddings() -> None:
     async with Upstream() as up:
         up.queue(Json(200, {"data": []}))

@@ -25,6 +25,7 @@ from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
+from routecodex.providers.upstream import trace_headers
 from routecodex.routing.instructions import strip
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
@@ -49,6 +50,8 @@ class InternalCall(Struct, frozen=True, kw_only=True):
     able: Callable[[AnyTarget], bool]
     seconds: float
     required: str = ""
+    trace: bytes = b""
+    """Trace context of the client's request, as header lines."""
 
 
 class InternalCalls:
@@ -97,7 +100,7 @@ class InternalCalls:
             for line in encoded.notices:
                 if line.startswith(call.required):
                     raise BadRequest(f"{step.target}: {line}")
-        response = await prepared.send(encoded.body, stream=False, headers=None)
+        response = await prepared.send(encoded.body, stream=False, headers=None, trace=call.trace)
         return fold([event async for batch in response_batches(response, prepared) for event in batch])
 
 
@@ -163,6 +166,7 @@ class ImageDescriber:
             able=lambda target: _sees(target, image, source),
             seconds=self._options.timeout_ms / 1000,
             required=_DROPPED,
+            trace=trace_headers(request.headers),
         )
         response = await self._calls.send(call, context)
         # Providers must not see instruction tags, not even those in an image.

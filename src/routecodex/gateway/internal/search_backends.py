@@ -22,6 +22,7 @@ from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect, hosts_search
 from routecodex.protocols.responses.schema import declared_tools
 from routecodex.providers.http import HttpClient, Timeouts, origin_of
+from routecodex.providers.upstream import trace_headers
 from routecodex.server_tools.framework import TurnContext
 from routecodex.server_tools.web_search import (
     CHAT_OPTIONS,
@@ -149,10 +150,11 @@ class HttpSearch:
         seconds = row.timeout_ms / 1000
         self._timeouts = Timeouts(connect=seconds, first_byte=seconds, idle=seconds)
 
-    async def __call__(self, _turn: TurnContext, query: str) -> SearchResults:
+    async def __call__(self, turn: TurnContext, query: str) -> SearchResults:
         """Return the results; GatewayError if the search fails."""
+        assert isinstance(turn, GatewayTurn)
         try:
-            value = json.decode(await self._request(query))
+            value = json.decode(await self._request(query, trace=trace_headers(turn.headers)))
         except UpstreamError as error:
             error.message = error.message.replace(self._key, "***") if self._key else error.message
             raise
@@ -163,7 +165,7 @@ class HttpSearch:
             raise UpstreamFailed(f"the search provider's answer has no list at {self._row.results!r}")
         return SearchResults(tuple(self._hits(results)))
 
-    async def _request(self, query: str) -> bytes:
+    async def _request(self, query: str, *, trace: bytes) -> bytes:
         row = self._row
         path = _filled(self._path, quote(query, safe=""), quote(self._key, safe=""))
         body = b""
@@ -176,7 +178,8 @@ class HttpSearch:
             self._origin,
             method=b"POST" if body else b"GET",
             path=path.encode("ascii", "ignore"),
-            headers=b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()),
+            headers=trace
+            + b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()),
             body=body,
             timeouts=self._timeouts,
         )
@@ -211,6 +214,7 @@ class RouteSearch:
             request_for=lambda target: _search_request(query, target),
             able=searches,
             seconds=self._seconds,
+            trace=trace_headers(turn.headers),
         )
         response = await self._calls.send(call, turn.context)
         text = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()

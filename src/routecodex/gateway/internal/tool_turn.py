@@ -32,6 +32,7 @@ class GatewayTurn(TurnContext):
             notices=request.notices,
         )
         self.context = context
+        self.headers = request.headers
         self.stop_message = context.session.stop_message
         self.named = context.scope.kind in ("session", "conversation")
 
