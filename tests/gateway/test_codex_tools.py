@@ -1,4 +1,4 @@
-"""Codex declares the tools of newer models in an input item `additional_tools`."""
+"""Codex with newer models: tools in an input item `additional_tools`, messages between its agents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from routecodex.canon.parts import Text
 from routecodex.protocols.codecs import CODECS
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
@@ -137,3 +138,47 @@ def declared_names(protocol: str, body: bytes) -> list[str]:
     path_fields = {"model": "m", "stream": False} if protocol == "gemini" else {}
     decoded = CODECS[protocol].decode_request(CODECS[protocol].validate(body, **path_fields))
     return [tool.name for tool in decoded.tools]
+
+
+TASK: dict[str, Any] = {
+    "type": "agent_message",
+    "author": "/root",
+    "recipient": "/root/task_1",
+    "content": [
+        {"type": "input_text", "text": "Message Type: NEW_TASK\nPayload:\n"},
+        {"type": "encrypted_content", "encrypted_content": "look into it"},
+    ],
+}
+HEAD = "[message from agent /root to agent /root/task_1]\nMessage Type: NEW_TASK\nPayload:\n"
+
+
+async def send_messages(upstream: str, *items: dict[str, Any], more: str = "") -> tuple[Answer, Request]:
+    reply = answers.text(upstream, "fine", False)
+    async with Upstream(lambda _: reply) as up, serving(more + one_target(upstream, up)) as gateway:
+        return await call(
+            gateway.port, "/v1/responses", {"model": "up.m", "input": list(items)}
+        ), up.requests[0]
+
+
+@pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"])
+async def test_a_message_between_agents_is_a_user_message(upstream: str) -> None:
+    answer, request = await send_messages(upstream, user("go"), TASK)
+    path_fields = {"model": "m", "stream": False} if upstream == "gemini" else {}
+    decoded = CODECS[upstream].decode_request(CODECS[upstream].validate(request.body, **path_fields))
+    parts = [part for message in decoded.messages for part in message.parts]
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    assert texts == ["go", f"{HEAD}look into it"]
+    assert "x-routecodex-notice" not in answer.headers
+
+
+async def test_an_encrypted_message_between_agents_is_named_as_such() -> None:
+    sealed = {"type": "encrypted_content", "encrypted_content": "gAAAAABsealed"}
+    item = {**TASK, "content": [TASK["content"][0], sealed]}
+    _, request = await send_messages("chat", user("go"), item)
+    assert request.json["messages"][-1]["content"] == f"{HEAD}(encrypted)"
+
+
+@pytest.mark.parametrize("clock", ["", "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"])
+async def test_a_responses_provider_gets_a_message_between_agents_as_it_came(clock: str) -> None:
+    _, request = await send_messages("responses", user("go"), TASK, user("on"), more=clock)
+    assert [item for item in request.json["input"] if item["type"] == "agent_message"] == [TASK]

@@ -132,6 +132,8 @@ class _ItemReader:
                 self._reasoning_item(item)
             case "additional_tools":
                 self._declaration(item)
+            case "agent_message":
+                self._agent_message(item)
             case _:
                 if kind in DECLARATIONS:
                     self._declare(item)
@@ -191,6 +193,11 @@ class _ItemReader:
             # Codex puts it before its developer messages, which are system text.
             self.system.append(_with_item(Text(""), {DECLARATION: item}))
 
+    def _agent_message(self, item: dict[str, Json]) -> None:
+        """Add a message between Codex's agents; the item stays for providers of this protocol."""
+        self._flush()
+        self.messages.append(Message("user", (_with_item(Text(_agent_text(item)), item),)))
+
     def _declare(self, item: dict[str, Json]) -> None:
         for value in item.get("tools") or ():
             for tool in _tools(value):
@@ -202,6 +209,19 @@ class _ItemReader:
             self._signatures[mark.removeprefix("call.")] = (origin, signature or "")
             return
         self._add("assistant", _reasoning(item, origin=origin, signature=signature, redacted=bool(mark)))
+
+
+def _agent_text(item: dict[str, Json]) -> str:
+    """Return a message between agents (Codex 0.169) with its author and recipient.
+
+    Codex asks the model to encrypt the text of some messages. OpenAI's models do, with Fernet (`gAAAA…`); the
+    text of any other model is in `encrypted_content` as it was written.
+    """
+    content = item.get("content") or ()
+    parts = [part.get("text") or part.get("encrypted_content") for part in content if isinstance(part, dict)]
+    texts = ["(encrypted)" if text.startswith("gAAAA") else text for text in parts if isinstance(text, str)]
+    head = f"[message from agent {item.get('author')} to agent {item.get('recipient')}]\n"
+    return head + (content if isinstance(content, str) else "".join(texts))
 
 
 def _with_item(text: Text, item: dict[str, Json] | None) -> Text:

@@ -75,6 +75,9 @@ class ItemWriter(Struct):
                 self.items.append(self._result(part))
             elif _is_item(part):
                 self._opaque(part)
+            elif self._same and isinstance(part, Text) and part.extras and ITEM in part.extras:
+                # A message between Codex's agents.
+                self.items.append(part.extras[ITEM])
             elif (value := self.writer.write(part)) is not None:
                 content.append(value)
         if not content and (message.role == "tool" or message.parts):
