@@ -84,12 +84,19 @@ class Command:
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
+    folder: Path, *arguments: str, environ: Mapping[str, str] | None = None, shell: str = ":"
 ) -> AsyncIterator[Command]:
-    """Run `python -m routecodex …` with its own user dir; it is killed at the end if it still runs."""
+    """Run `python -m routecodex …` with its own user dir; it is killed at the end if it still runs.
+
+    `shell` is a command that prepares the process, such as `ulimit -n 64`.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ROUTECODEX_")}
     settings = {"ROUTECODEX_USER_DIR": str(folder / "user"), "PYTHONPATH": str(ROOT / "src")}
     process = await asyncio.create_subprocess_exec(
+        "sh",
+        "-c",
+        f'{shell} && exec "$@"',
+        "sh",
         sys.executable,
         "-m",
         "routecodex",
@@ -109,11 +116,13 @@ async def running(
         await command.kill()
 
 
-def serve(folder: Path, config: str, *more: str) -> contextlib.AbstractAsyncContextManager[Command]:
+def serve(
+    folder: Path, config: str, *more: str, shell: str = ":"
+) -> contextlib.AbstractAsyncContextManager[Command]:
     """Run `routecodex serve` with this configuration, on a free port."""
     file = folder / "gateway.toml"
     file.write_text(config, "utf-8")
-    return running(folder, "serve", "--config", str(file), "--port", "0", *more)
+    return running(folder, "serve", "--config", str(file), "--port", "0", *more, shell=shell)
 
 
 async def until(condition: Callable[[], object], description: str) -> None:

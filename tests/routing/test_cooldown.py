@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import (
+    LocalFault,
     UpstreamError,
     UpstreamFailed,
     UpstreamLimited,
@@ -123,6 +124,7 @@ ROWS: dict[str, tuple[UpstreamError, int, float, bool]] = {
     "three 503 with Retry-After past the cap": (broken(86_400), 3, 900.0, True),
     "two without connection": (unconnected(), 2, 0.0, False),
     "three without connection": (unconnected(), 3, 5.0, False),
+    "this machine at fault": (LocalFault("no descriptors"), 9, 0.0, True),
     "the request at fault": (UpstreamRejected("no", upstream_status=400), 9, 0.0, True),
     "no such model": (UpstreamRejected("no", upstream_status=404, status=404), 9, 0.0, True),
 }

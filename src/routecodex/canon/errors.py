@@ -19,6 +19,7 @@
         ├── UpstreamLimited        429  with retry_after
         ├── UpstreamOverloaded     529/503
         ├── UpstreamFailed         502  5xx, connection, unparsable or truncated response
+        ├── LocalFault             503  this machine lacks descriptors, memory, ports or network
         └── UpstreamTimeout        504  no bytes within the timeout
 
 Every error has `message` for people, `status` for HTTP, `kind` (one of `Kind`, which each codec maps to the
@@ -279,6 +280,16 @@ class UpstreamFailed(UpstreamError):
     """The provider failed: 5xx, no connection, a response that does not parse or is truncated."""
 
     default_code = "upstream_error"
+
+
+class LocalFault(UpstreamError):
+    """This machine, not the provider, prevented the attempt: no descriptor, memory, port or network.
+
+    Another target may still answer. The health of the provider does not change.
+    """
+
+    status = 503
+    default_code = "local_fault"
 
 
 class UpstreamTimeout(UpstreamError):

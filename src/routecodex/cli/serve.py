@@ -130,12 +130,19 @@ def _require_client_keys(config: Config) -> None:
 def _run(
     config: Config, *, workers: int, banner: Callable[[str, int], None], source: ConfigSource | None = None
 ) -> None:
+    from routecodex.server import descriptors
     from routecodex.server.serve import user_dir
 
+    descriptors.raise_limit()
+
+    def ready(host: str, port: int) -> None:
+        banner(host, port)
+        descriptors.report(config.server.max_concurrent)
+
     if workers == 1:
-        _serve_in_process(config, on_ready=banner, home=user_dir(), source=source)
+        _serve_in_process(config, on_ready=ready, home=user_dir(), source=source)
     else:
-        _run_workers(config, workers=workers, banner=banner, source=source, home=user_dir())
+        _run_workers(config, workers=workers, banner=ready, source=source, home=user_dir())
 
 
 def _run_workers(

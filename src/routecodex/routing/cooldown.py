@@ -8,6 +8,7 @@
 | 5xx, overload, timeout         | key × model    | counted; the third in a row opens the breaker         |
 | no connection                  | key            | the same                                              |
 | the request itself is at fault | –              | none                                                  |
+| this machine is at fault       | –              | none                                                  |
 | success                        | key and model  | resets                                                |
 
 An open breaker becomes half-open when its time is over: one probe may pass; its success closes the breaker,
@@ -27,6 +28,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import (
+    LocalFault,
     UpstreamError,
     UpstreamFailed,
     UpstreamLimited,
@@ -209,8 +211,8 @@ def health_keys(target: Target) -> tuple[Selector, Selector]:
 
 
 def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None:
-    """Return the effect of a failure on health; None if the request itself is at fault."""
-    if isinstance(error, UpstreamRejected):
+    """Return the effect of a failure on health; None if the request or this machine is at fault."""
+    if isinstance(error, UpstreamRejected | LocalFault):
         return None
     key, model = health_keys(target)
     reason = _cause_of(error)

@@ -5,6 +5,7 @@ app          the endpoints, from an HTTP request to the gateway and back
 paths        the table of paths
 serve        one server process: start, drain, stop
 workers      several processes on one port
+descriptors  the limit of open files, and what it allows
 access       client keys, admin token, Host names
 origins      web pages that may call the gateway, and their CORS headers
 admin        the admin API

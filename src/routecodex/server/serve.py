@@ -23,7 +23,7 @@ from routecodex.config import Config
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.internal.clock_service import BARE
 from routecodex.gateway.request import RequestRecord, fresh_id
-from routecodex.server import announce, logs
+from routecodex.server import announce, descriptors, logs
 from routecodex.server.access import AdminAccess
 from routecodex.server.access_log import AccessLog
 from routecodex.server.admin import AdminApi
@@ -62,12 +62,15 @@ def limits(config: Config) -> HttpLimits:
     """Return the HTTP limits of a configuration."""
     server = config.server
     idle = server.client_idle_ms / 1000
+    files = descriptors.limit()
     return HttpLimits(
         body_bytes=server.max_body_mb * 1024 * 1024,
         header_bytes=server.max_header_kb * 1024,
         header_seconds=min(idle, 15.0),
         body_seconds=idle,
         write_stall_seconds=idle,
+        open_at_once=descriptors.requests_allowed(files),
+        descriptors=files - descriptors.reserve(files) // 2,
     )
 
 
@@ -118,6 +121,7 @@ class Service:
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
         self._http = HttpServer(self._app, limits=limits(config), on_protocol_error=protocol_error)
+        self._http.on_pressure = lambda: self._gateway.http.close_idle()
         self.reloader: Reloader | None = None
         if source is not None:
             self.reloader = Reloader(source, running=config, adopt=self._adopt, spread=spread)
@@ -309,6 +313,7 @@ def serve(
     trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
     as_json = logs.is_json(config.logging.format, sys.stderr)
     logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
+    descriptors.raise_limit()
     with _with_port(config) as resolved, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         make = functools.partial(
             Service,

@@ -4,10 +4,11 @@ client       HttpClient: sends a request over a pooled or new connection; Connec
 connection   UpstreamConnection: one connection; Timeouts
 response     HttpResponse: status, headers and streamed body; Inflater: undoes gzip and deflate
 dial         opens connections: TCP, proxy tunnel, TLS
+local_faults tells faults of this machine from those of a provider
 origin       Origin: address, TLS, proxy and host header of a provider; TlsOptions, Proxy
 
-Every failure leaves this package as `UpstreamFailed` or `UpstreamTimeout`, which name `host:port`, never a
-header or a key.
+Every failure leaves this package as `UpstreamFailed`, `UpstreamTimeout` or `LocalFault`, which name
+`host:port`, never a header or a key.
 """
 
 from __future__ import annotations

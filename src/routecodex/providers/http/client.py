@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from routecodex.canon.errors import BadRequest, ConfigError, UpstreamFailed
+from routecodex.canon.errors import BadRequest, ConfigError, LocalFault, UpstreamFailed
 from routecodex.providers.http.connection import Timeouts, UpstreamConnection
 from routecodex.providers.http.dial import dial
+from routecodex.providers.http.local_faults import DESCRIPTORS
 from routecodex.providers.http.origin import Origin, Proxy
 from routecodex.providers.http.response import HttpResponse
 from routecodex.wire.buffers import WriteBatcher
@@ -85,14 +86,32 @@ class HttpClient:
         """Drop every connection, those in use too; requests under way fail."""
         await self._pool.close()
 
+    def close_idle(self) -> int:
+        """Drop every connection that is not in use, because descriptors are scarce; return their number."""
+        return self._pool.close_idle()
+
     async def _connect(self, origin: Origin, timeouts: Timeouts) -> UpstreamConnection:
+        conn = await self._dial(origin, timeouts, last=False)
+        if conn is None:
+            await asyncio.sleep(0)  # the loop closes dropped connections in its next turn
+            conn = await self._dial(origin, timeouts, last=True)
+        assert conn is not None
+        return conn
+
+    async def _dial(self, origin: Origin, timeouts: Timeouts, *, last: bool) -> UpstreamConnection | None:
+        """Open a connection; None if idle ones were closed first, because no descriptor was free."""
         pool = self._pool
         conn = UpstreamConnection(
             origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost, batcher=self._batcher
         )
         if self._closed():
             raise _closed_error(conn)
-        await dial(conn, seconds=timeouts.connect)
+        try:
+            await dial(conn, seconds=timeouts.connect)
+        except LocalFault as fault:
+            if last or fault.code != DESCRIPTORS or not pool.close_idle():
+                raise
+            return None
         if self._closed():
             conn.abort()
             raise _closed_error(conn)
@@ -160,6 +179,14 @@ class ConnectionPool:
             idle.remove(conn)
         if not self._open and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+    def close_idle(self) -> int:
+        """Drop the idle connections of all origins; return their number."""
+        idle = [conn for kept in self._idle.values() for conn in kept]
+        self._idle.clear()
+        for conn in idle:
+            conn.abort()
+        return len(idle)
 
     async def close(self) -> None:
         """Drop every connection, those in use too, and return when all are gone."""

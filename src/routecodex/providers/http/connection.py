@@ -26,6 +26,7 @@ from typing import Final
 import httptools
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
+from routecodex.providers.http.local_faults import local_fault
 from routecodex.providers.http.origin import Origin
 from routecodex.wire import plain_heads, scan
 from routecodex.wire.buffers import WriteBatcher
@@ -456,7 +457,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.unanswered = not self._unread and not self.head_done
         when = "in the middle of its answer" if self.head_done else "before it answered"
         message = f"{self.peer} closed the connection {when}{_reason(exc)}"
-        self.error = UpstreamFailed(message, setting=None if self.head_done else "base_url")
+        setting = None if self.head_done else "base_url"
+        fault = local_fault(exc, f"the connection to {self.peer} broke {when}")
+        self.error = fault or UpstreamFailed(message, setting=setting)
 
     def _wake(self, *, satisfied: bool = False) -> None:
         waiter = self._waiter

@@ -8,13 +8,14 @@ import ssl
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.connection import UpstreamConnection
+from routecodex.providers.http.local_faults import local_fault
 from routecodex.providers.http.origin import Origin, Proxy
 
 _TUNNEL_HEAD_LIMIT = 16 * 1024
 
 
 async def dial(connection: UpstreamConnection, *, seconds: float) -> None:
-    """Connect a new connection to its origin; raise `UpstreamFailed` or `UpstreamTimeout` with the cause."""
+    """Connect a new connection to its origin; raise an `UpstreamError` that says whose fault a failure is."""
     origin = connection.origin
     peer = connection.peer
     if origin.proxy is not None:
@@ -26,6 +27,9 @@ async def dial(connection: UpstreamConnection, *, seconds: float) -> None:
         message = f"{peer} could not be connected to within {seconds:g} s"
         raise UpstreamTimeout(message, setting="base_url") from exc
     except OSError as exc:
+        fault = local_fault(exc, f"{peer} could not be connected to")
+        if fault is not None:
+            raise fault from exc
         setting = "tls" if isinstance(exc, ssl.SSLCertVerificationError) else "base_url"
         message = f"{peer} could not be connected to: {_reason(exc)}"
         raise UpstreamFailed(message, setting=setting) from exc

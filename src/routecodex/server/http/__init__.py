@@ -1,6 +1,7 @@
 """The inbound HTTP/1.1 server: an asyncio protocol on llhttp, one task per connection.
 
 listener      HttpServer: listens, limits, drains
+acceptor      Acceptor: the listening sockets; pauses while too many connections are open
 connection    ServerConnection: one client connection; BufferedConnection: reads large bodies in place
 reader        RequestReader: parses requests without IO; HttpLimits: bounds for clients
 request       HttpRequest: one request with its whole body

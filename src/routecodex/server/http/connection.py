@@ -108,7 +108,7 @@ class ServerConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._reader = RequestReader(self._server.limits, peer[:2] if peer else None)
         self.deadline = self._server.deadline_in(self._server.limits.header_seconds)
-        self._refusal = self._server.admit(self)
+        self._refusal = self._server.admit(self, sock.fileno())
         if self._refusal is not None:
             self._reader.finished = True
             self.deadline = self._server.deadline_in(self._server.limits.linger_seconds)
@@ -330,6 +330,11 @@ class ServerConnection(asyncio.Protocol):
         """Close the connection if it is idle while the server drains."""
         idle = self._reply is None and self._reader.phase is Phase.IDLE and self._refusal is None
         if self._server.draining and idle and not self._closing:
+            self._close()
+
+    def close_if_unused(self) -> None:
+        """Close a kept-alive connection that waits for its next request."""
+        if self._worker is not None and self._reply is None and not self._closing and self.is_idle():
             self._close()
 
     def _refuse(self, fault: Fault) -> None:

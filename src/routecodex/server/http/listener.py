@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any
 
+from routecodex.server.http.acceptor import Acceptor
 from routecodex.server.http.connection import ServerConnection, shared_buffer
 from routecodex.server.http.reader import Fault, HttpLimits
 from routecodex.server.http.reply import Headers, encode_fields
@@ -40,7 +40,9 @@ class HttpServer:
         self.shared_buffer = shared_buffer()
         self._on_protocol_error = on_protocol_error
         self._connections: set[ServerConnection] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._acceptor = Acceptor(lambda: ServerConnection(self), self._has_room)
+        self.on_pressure: Callable[[], object] = lambda: None
+        """Called when descriptors are scarce, to close connections that are not in use."""
         self._sweep_seconds = limits.sweep_seconds()
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
@@ -52,18 +54,12 @@ class HttpServer:
         self.loop = asyncio.get_running_loop()
         if self._sweeper is None:
             self._sweep()
-        # Any: the server of uvloop has a list of sockets, that of asyncio a tuple.
-        listener: Any = await self.loop.create_server(
-            lambda: ServerConnection(self), host, port, reuse_port=reuse_port or None, backlog=backlog
-        )
-        self._listeners.append(listener)
-        bound = listener.sockets[0].getsockname()
-        return bound[0], bound[1]
+        return await self._acceptor.listen(host, port, reuse_port=reuse_port, backlog=backlog)
 
     async def drain(self, seconds: float) -> bool:
         """Stop accepting and wait for requests in flight; abort the rest and return False after `seconds`."""
         self.draining = True
-        self._stop_listening()
+        self._acceptor.close()
         for connection in list(self._connections):
             connection.close_if_idle()
         if await self._wait_until_empty(seconds):
@@ -74,16 +70,11 @@ class HttpServer:
     async def close(self) -> None:
         """Stop at once: drop every connection, cancel every handler and wait for them."""
         self.draining = True
-        self._stop_listening()
+        self._acceptor.close()
         self._abort_all()
         await self._wait_until_empty(_CLOSE_SECONDS)
         if self._sweeper is not None:
             self._sweeper.cancel()
-
-    def _stop_listening(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
 
     def _abort_all(self) -> None:
         for connection in list(self._connections):
@@ -106,10 +97,12 @@ class HttpServer:
         """Return the time after that many seconds; counted from the last sweep, but never early."""
         return self.now + seconds + self._sweep_seconds
 
-    def admit(self, connection: ServerConnection) -> Fault | None:
+    def admit(self, connection: ServerConnection, descriptor: int) -> Fault | None:
         """Register a new connection; return a fault to refuse it, or abort it when too many are refused."""
         surplus = len(self._connections) - self.limits.connections
         self._connections.add(connection)
+        if descriptor >= self.limits.descriptors or len(self._connections) >= self.limits.open_at_once:
+            self._make_room()
         if surplus >= _MAX_REFUSED_AT_ONCE:
             connection.abort()
         if surplus >= 0:
@@ -117,6 +110,27 @@ class HttpServer:
         if self.draining:
             return Fault(503, "the server is shutting down")
         return None
+
+    def _make_room(self) -> None:
+        """Pause accepting and close connections that are not in use."""
+        self._acceptor.pause(
+            f"{len(self._connections)} client connections are open, which leaves too few descriptors "
+            "for providers (`ulimit -n`)"
+        )
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        for connection in list(self._connections):
+            connection.close_if_unused()
+        self.on_pressure()
+
+    def _has_room(self, descriptor: int) -> bool:
+        """Return whether to accept again: few enough connections, and a descriptor that is low enough."""
+        limits = self.limits
+        if len(self._connections) < limits.open_at_once and descriptor < limits.descriptors:
+            return True
+        self._close_unused()
+        return False
 
     def remove(self, connection: ServerConnection) -> None:
         """Remove a connection that is closed and whose handler has ended."""

@@ -41,6 +41,10 @@ class HttpLimits:
     """A client that reads nothing for this long is disconnected."""
     connections: int = 10_000
     """Further connections get HTTP 503 and are closed."""
+    open_at_once: int = 2**31 - 1
+    """Connections at which accepting pauses, because providers need descriptors too."""
+    descriptors: int = 2**31 - 1
+    """Descriptor of a new connection at which accepting pauses; the kernel assigns the lowest one."""
     linger_seconds: float = 2.0
     """After a rejected request the client's remaining bytes are read and discarded for this long."""
     linger_bytes: int = 64 * 1024 * 1024
