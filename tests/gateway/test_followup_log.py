@@ -56,6 +56,7 @@ async def test_follow_up_rounds_are_logged_as_such(tmp_path: Path, stream: bool)
     }
     assert row["followups"] == [followed, followed]
     assert {name: row[name] for name in usage} == {name: 3 * count for name, count in usage.items()}
+    assert row["rounds"] == 3
     assert [server["requests"] for server in cli_output["servers"]] == [[row]]
 
 
@@ -75,7 +76,7 @@ async def test_a_failed_round_is_logged_with_its_error(tmp_path: Path) -> None:
     (followed,) = row["followups"]
     assert (followed["metadata"], "finish" in followed) == (FOLLOW_UP, False)
     assert "it broke" in followed["error"]
-    assert row["status"] == 200
+    assert (row["status"], row["rounds"]) == (200, 1)
 
 
 async def test_a_request_of_one_round_logs_no_follow_ups(tmp_path: Path) -> None:
@@ -87,6 +88,7 @@ async def test_a_request_of_one_round_logs_no_follow_ups(tmp_path: Path) -> None
             await harness.send()
             (row,) = (await admin_call(harness, "requests"))["requests"]
     assert "followups" not in row
+    assert row["rounds"] == 1
 
 
 async def test_a_notice_is_plain_text_in_the_log(tmp_path: Path) -> None:

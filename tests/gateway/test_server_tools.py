@@ -21,8 +21,9 @@ from tests.gateway.continuation_gateway import (
     token_usage,
 )
 from tests.gateway.installed_tool import install
+from tests.gateway.test_matrix import decode_answer
 from tests.kit import answers, asking
-from tests.kit.answers import Call, TextPiece
+from tests.kit.answers import Call, ReasoningPiece, TextPiece
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Json
@@ -38,7 +39,7 @@ PEEK = Call("peek", {"at": "the door"}, "call_p1")
 AGAIN = Call("peek", {"at": "the roof"}, "call_p2")
 ABYSS = Call("peek", {"at": "the abyss"}, "call_p3")
 WEATHER = Call("get_weather", {"city": "Oslo"}, "call_w1")
-Piece = TextPiece | Call
+Piece = TextPiece | ReasoningPiece | Call
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ async def test_a_server_tool_call_is_answered_and_hidden(
         answer = await harness.send("look", stream=stream)
         assert harness.answer_text(answer, stream=stream) == "it is there"
         assert b"peek" not in answer.body
-        assert token_usage(protocol, answer, stream=stream) == (42, 18)
+        assert token_usage(protocol, answer, stream=stream) == (21, 9)
         assert calls_and_results(harness, 1) == ONE
         assert all(request.body.count(b'"peek"') for request in harness.upstream.requests)
 
@@ -111,6 +112,33 @@ async def test_several_calls_after_text_are_answered(tmp_path: Path, protocol: s
             ("peek gave", "saw the roof"),
         ]
         assert len(harness.upstream_texts) == 3
+
+
+OPENINGS: dict[str, list[list[Piece]]] = {
+    "nothing": [[PEEK], [AGAIN]],
+    "white space": [[TextPiece("\n\n"), PEEK], [TextPiece(" \n"), AGAIN]],
+    "reasoning": [[ReasoningPiece("hm"), PEEK], [ReasoningPiece("hm"), TextPiece("\n"), AGAIN]],
+}
+
+
+@streaming
+@pairs
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+async def test_no_answer_opens_with_blank_lines(
+    tmp_path: Path, protocol: str, upstream_protocol: str, stream: bool, opening: list[list[Piece]]
+) -> None:
+    async with file_store_gateway(
+        protocol, tmp_path / "state", upstream_protocol=upstream_protocol
+    ) as harness:
+        said: list[Piece] = [ReasoningPiece("so"), TextPiece("\n\nit is there\n"), PEEK]
+        script_rounds(harness, *opening, said, [TextPiece("\nat last")])
+        answer = await harness.send("look", stream=stream)
+        asking.check(protocol, answer, stream=stream)
+        parts = decode_answer(protocol, answer, stream=stream).parts
+        texts = [part for part in parts if isinstance(part, Text)]
+        assert "".join(part.text for part in texts) == "it is there\n\nat last"
+        # Gemini signs an empty text.
+        assert all(part.text.strip() or part.signature for part in texts)
 
 
 @protocols

@@ -42,7 +42,7 @@ async def test_three_parts_are_one_answer(
         harness.script_texts("one", "two\n", "\nthree")
         answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
         assert harness.answer_text(answer, stream=stream) == "one\n\ntwo\n\nthree"
-        assert token_usage(protocol, answer, stream=stream) == (63, 27)
+        assert token_usage(protocol, answer, stream=stream) == (21, 27)
         assert harness.counts == [0, 1, 2]
         first = [("user", "Hello")]
         second = [*first, ("assistant", "one"), ("user", "go on")]
@@ -336,7 +336,7 @@ async def test_only_the_last_round_is_shown_when_configured(
         harness.script_texts("one", "two", "three")
         answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
         assert harness.answer_text(answer, stream=stream) == "three"
-        assert token_usage(protocol, answer, stream=stream) == (63, 27)
+        assert token_usage(protocol, answer, stream=stream) == (21, 9)
 
 
 @streaming

@@ -32,6 +32,7 @@ OTHERWISE: dict[str, Any] = {
     "reason": "the model is named",
     "target": Target("glm", "spare", "glm-4.7"),
     "attempts": 2,
+    "rounds": 3,
     "status": 201,
     "arrived": 9.0,
     "first_byte": 0.0,

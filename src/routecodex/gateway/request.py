@@ -115,8 +115,9 @@ class ClientRequest:
 class RequestRecord:
     """Facts of a request for log and metrics.
 
-    `failures` lists the attempts that failed before the client got a byte; `followups` the rounds after the
-    first, whose usage is included in `usage`. `gone`: the client disconnected.
+    `failures` lists the attempts that failed before the client got a byte. `rounds` counts the answers of
+    providers, and `usage` is their sum: what they cost, not what the client is shown. `followups` lists the
+    rounds after the first. `gone`: the client disconnected.
     """
 
     __slots__ = (
@@ -135,6 +136,7 @@ class RequestRecord:
         "notices",
         "protocol",
         "reason",
+        "rounds",
         "route",
         "session",
         "status",
@@ -164,6 +166,7 @@ class RequestRecord:
         self.reason = ""
         self.target: Target | None = None
         self.attempts = 0
+        self.rounds = 0
         self.status = 0
         self.arrived = arrived
         self.first_byte = 0.0

@@ -40,7 +40,7 @@ _VARYING = frozenset(
     )
 )
 
-_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, str, str]
+_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, int, str, str]
 
 
 class LineSink(Protocol):
@@ -131,6 +131,7 @@ class LineEncoder:
             record.target,
             record.reason,
             record.attempts,
+            record.rounds,
             record.finish,
             record.client_name,
         )

@@ -83,6 +83,7 @@ class RequestLine(Struct, omit_defaults=True):
     target: str = ""
     reason: str = ""
     attempts: int = 0
+    rounds: int = 0
     first_byte: float | None = None
     finish: str = ""
     input_tokens: int | None = None
@@ -113,6 +114,7 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         target=_target_name(record.target) if record.target is not None else "",
         reason=record.reason,
         attempts=record.attempts,
+        rounds=record.rounds,
         seconds=round(record.finished - record.arrived, 4),
         first_byte=round(record.first_byte - record.arrived, 4) if record.first_byte else None,
         finish=record.finish,

@@ -148,6 +148,7 @@ class Failover:
         try:
             while (answer := await self._open_any(plan, attempt)) is None:
                 plan = await self._next_plan()
+            self._record.rounds += 1
             return answer
         except GatewayError as error:
             record = self._record

@@ -136,6 +136,8 @@ class ServerToolTurn:
             )
             await engine.begin(self).run()
         finally:
+            # The client is shown less: see RoundMerger.
+            self._record.usage = self._merger.usage
             self._record.followups = tuple(_completed(*row) for row in self._follow_ups)
             self._writer.close()
 

@@ -193,7 +193,10 @@ class EventWriter(ClientWriter):
         request.notices.add(*lost)
         body = self._outcome.body = request.codec.encode_response(response, self._reply)
         await self._settle_outcome()
-        await self._client.send(200, self._headers(JSON), body)
+        headers = self._headers(JSON)
+        if self._record.rounds > 1:
+            headers = [*headers, b"x-routecodex-rounds: %d\r\n" % self._record.rounds]
+        await self._client.send(200, headers, body)
 
     async def _settle_outcome(self) -> None:
         if self._settle(self._outcome, None):
