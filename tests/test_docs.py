@@ -300,7 +300,7 @@ def test_the_times_of_health_are_those_in_use() -> None:
     assert f"{options.quota_max / 3600:g} h" in rows[1]
     assert f"every {options.probe_every / 60:g} min" in rows[2]
     opening = ", ".join(f"{seconds:g}" for seconds in options.opening)
-    assert rows[3] == f"after {options.failures} in a row: {opening} s"
+    assert rows[4] == f"after {options.failures} in a row: {opening} s"
 
 
 def test_the_metrics_listed_are_those_exported() -> None:

@@ -14,9 +14,16 @@ from routecodex.canon.errors import (
     UpstreamRefusedKey,
     UpstreamRejected,
     UpstreamTimeout,
+    UpstreamUnknownModel,
 )
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.upstream_errors import plain_text, retry_after, stream_truncated, upstream_error
+from routecodex.protocols.upstream_errors import (
+    names_unknown_model,
+    plain_text,
+    retry_after,
+    stream_truncated,
+    upstream_error,
+)
 from routecodex.wire import json
 from tests.kit import answers
 from tests.kit.grammar import check_error
@@ -91,6 +98,11 @@ WORDS: list[tuple[int, str | None, str | None, type[UpstreamError]]] = [
     (500, None, "overloaded_error", UpstreamOverloaded),
     (503, "UNAVAILABLE", None, UpstreamOverloaded),
     (429, "engine_overloaded_error", None, UpstreamLimited),
+    (404, "model_not_found", "invalid_request_error", UpstreamUnknownModel),
+    (400, "model_not_found", None, UpstreamUnknownModel),
+    (400, None, "model_not_found", UpstreamUnknownModel),
+    (403, "model_not_found", None, UpstreamRefusedKey),
+    (422, "model_not_found", None, UpstreamRejected),
 ]
 
 
@@ -99,6 +111,27 @@ def test_some_words_say_more_than_the_status(
     status: int, code: str | None, kind_said: str | None, kind: type[UpstreamError]
 ) -> None:
     assert type(upstream_error(status, "x", provider="up", code=code, type=kind_said)) is kind
+
+
+NAMED: list[tuple[int, str, bool]] = [
+    (404, "model: glm-4.5", True),
+    (404, "models/GLM-4.5 is not found for API version v1beta", True),
+    (404, 'model "glm-4.5" not found, try pulling it first', True),
+    (404, "Not found the model glm-4.5.", True),
+    (404, "Not Found", False),
+    (404, "model: glm-4.5-air", False),
+    (404, "model: glm-4.5.1", False),
+    (404, "model: z-glm-4.5", False),
+    (404, "model: glm-4.5:free", False),
+    (400, "model: glm-4.5", False),
+]
+
+
+@pytest.mark.parametrize(("status", "message", "named"), NAMED)
+def test_a_404_that_names_the_model_is_about_it(status: int, message: str, named: bool) -> None:
+    error = upstream_error(status, message, provider="up")
+    assert isinstance(error, UpstreamRejected)
+    assert names_unknown_model(error, "glm-4.5") is named
 
 
 def test_a_used_up_quota_has_its_own_code() -> None:

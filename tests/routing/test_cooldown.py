@@ -18,6 +18,7 @@ from routecodex.canon.errors import (
     UpstreamRefusedKey,
     UpstreamRejected,
     UpstreamTimeout,
+    UpstreamUnknownModel,
 )
 from routecodex.routing.cooldown import (
     DEFAULT,
@@ -33,6 +34,7 @@ from routecodex.routing.cooldown import (
     probes,
     record_failure,
     reset,
+    unusable,
     without_refused_keys,
 )
 from routecodex.routing.registry import Selector, Target
@@ -55,6 +57,10 @@ def quota() -> UpstreamError:
 
 def refused() -> UpstreamError:
     return UpstreamRefusedKey("wrong key", upstream_status=401)
+
+
+def unknown() -> UpstreamError:
+    return UpstreamUnknownModel("no such model", upstream_status=404)
 
 
 def broken(retry_after: float | None = None) -> UpstreamError:
@@ -126,7 +132,8 @@ ROWS: dict[str, tuple[UpstreamError, int, float, bool]] = {
     "three without connection": (unconnected(), 3, 5.0, False),
     "this machine at fault": (LocalFault("no descriptors"), 9, 0.0, True),
     "the request at fault": (UpstreamRejected("no", upstream_status=400), 9, 0.0, True),
-    "no such model": (UpstreamRejected("no", upstream_status=404, status=404), 9, 0.0, True),
+    "404": (UpstreamRejected("no", upstream_status=404, status=404), 9, 0.0, True),
+    "no such model": (unknown(), 1, 600.0, True),
 }
 
 
@@ -147,6 +154,7 @@ LADDERS: dict[str, tuple[UpstreamError, list[float]]] = {
     "429 with Retry-After": (limited(7), [7, 7, 7]),
     "quota": (quota(), [600, 1200, 2400, 4800, 7200, 7200]),
     "refused": (refused(), [600, 600, 600]),
+    "no such model": (unknown(), [600, 600, 600]),
     "5xx": (broken(), [0, 0, 5, 10, 20, 40, 60, 60]),
     "connection": (unconnected(), [0, 0, 5, 10, 20, 40, 60, 60]),
 }
@@ -229,6 +237,32 @@ def test_a_probe_that_breaks_leaves_the_key_refused_until_the_next(error: Upstre
     assert cooling_until(state, TARGET, NOW + 600) == NOW + 1200
 
 
+def test_an_unknown_model_is_probed_like_a_refused_key() -> None:
+    state = after(unknown())
+    assert condition(state[KEY_AND_MODEL], NOW) == condition(state[KEY_AND_MODEL], NOW + 600) == "refused"
+    assert probes(state, TARGET, NOW + 600) == (KEY_AND_MODEL,)
+    assert probes(state, SISTER, NOW + 600) == ()
+    assert unusable(state, TARGET, NOW + 700) == state[KEY_AND_MODEL]
+    assert unusable(state, SISTER, NOW) is None
+
+
+@pytest.mark.parametrize("error", [broken(), UpstreamTimeout("silence")])
+@pytest.mark.parametrize("later", [1.0, 600.0], ids=["an older attempt", "the probe"])
+def test_a_failure_leaves_the_model_unknown_until_the_next_probe(error: UpstreamError, later: float) -> None:
+    state = after(error, state=after(unknown()), now=NOW + later)
+    assert state.keys() == {KEY_AND_MODEL}
+    assert state[KEY_AND_MODEL].reason == "model unknown"
+    assert cooling_until(state, TARGET, NOW + later) == NOW + (1200 if later == 600 else 600)
+
+
+def test_a_broken_probe_leaves_key_and_model_out() -> None:
+    state = after(broken(), state=after(unknown(), refused()), now=NOW + 600)
+    assert {key: (entry.reason, entry.until) for key, entry in state.items()} == {
+        KEY: ("key refused", NOW + 1200),
+        KEY_AND_MODEL: ("model unknown", NOW + 1200),
+    }
+
+
 def test_a_probe_that_is_limited_proves_the_key() -> None:
     state = after(limited(), state=after(refused()), now=NOW + 600)
     assert state[KEY].reason == "limited"
@@ -297,8 +331,8 @@ def test_reset_takes_all_that_keeps_the_named_from_use(selector: Selector | None
     assert {str(place) for place in reset(state, selector)} == left
 
 
-def test_a_new_configuration_forgives_refused_keys_and_no_other() -> None:
-    state = after_failure(after(refused()), OTHER_KEY, limited(), now=NOW)
+def test_a_new_configuration_forgives_refused_keys_and_unknown_models_and_no_other() -> None:
+    state = after_failure(after(refused(), unknown()), OTHER_KEY, limited(), now=NOW)
     assert without_refused_keys(state).keys() == {Selector("glm", "backup")}
 
 

@@ -16,6 +16,7 @@
         ├── UpstreamRejected       4xx of the request itself, passed on
         ├── UpstreamRefusedKey     424  the provider refused the configured key
         ├── UpstreamOutOfCredit    424  the account of the configured key has no credit
+        ├── UpstreamUnknownModel   404  the provider does not serve the configured model with this key
         ├── UpstreamLimited        429  with retry_after
         ├── UpstreamOverloaded     529/503
         ├── UpstreamFailed         502  5xx, connection, unparsable or truncated response
@@ -39,6 +40,7 @@ Kind = Literal[
     "not_found",
     "too_large",
     "key_unusable",
+    "model_unknown",
     "rate_limit",
     "overloaded",
     "timeout",
@@ -73,6 +75,8 @@ class GatewayError(Exception):
 
     status: int = 500
     default_code: ClassVar[str | None] = None
+    protocol_code: ClassVar[str | None] = None
+    """The code inside the error object of chat and responses, where it is not `code`."""
     never_retry: ClassVar[bool] = False
     """The client is told not to retry: only a person can remove the cause."""
     notices: tuple[str, ...] = ()
@@ -260,6 +264,19 @@ class UpstreamOutOfCredit(UpstreamError):
     status = 424
     default_code = "upstream_quota"
     never_retry = True
+
+
+class UpstreamUnknownModel(UpstreamError):
+    """The provider does not know the configured model, or does not serve it with this key."""
+
+    status = 404
+    default_code = "upstream_model"
+    protocol_code = "model_not_found"
+    never_retry = True
+
+    @property
+    def kind(self) -> Kind:
+        return "model_unknown"
 
 
 class UpstreamLimited(UpstreamError):

@@ -18,6 +18,7 @@ from routecodex.canon.errors import (
     UpstreamRefusedKey,
     UpstreamRejected,
     UpstreamTimeout,
+    UpstreamUnknownModel,
 )
 
 _QUOTA_CODES = frozenset(
@@ -30,6 +31,8 @@ _OVERLOAD_CODES = frozenset(
     {"overloaded_error", "overloaded", "server_overloaded", "engine_overloaded_error", "UNAVAILABLE"}
 )
 _BAD_KEY_CODES = frozenset({"invalid_api_key", "authentication_error", "API_KEY_INVALID"})
+_UNKNOWN_MODEL_CODE = "model_not_found"
+"""OpenAI, Groq and Alibaba, with status 404 or 400."""
 _OVERFLOW_CODES = frozenset(
     {"context_length_exceeded", "model_context_window_exceeded", "string_above_max_length"}
 )
@@ -87,6 +90,8 @@ def upstream_error(
         return UpstreamOverloaded(text, provider=provider, upstream_status=status, retry_after=wait)
     if status in (408, 504):
         return UpstreamTimeout(text, provider=provider, upstream_status=status)
+    if status in (400, 404) and _UNKNOWN_MODEL_CODE in codes:
+        return UpstreamUnknownModel(text, provider=provider, upstream_status=status)
     if 400 <= status < 500:
         return UpstreamRejected(
             text, provider=provider, upstream_status=status, status=status, code=code, param=param
@@ -97,6 +102,12 @@ def upstream_error(
 def is_context_overflow(error: UpstreamRejected) -> bool:
     """Whether the provider rejected the request as longer than the model's context."""
     return error.code in _OVERFLOW_CODES or error.status == 413 or _OVERFLOW.search(error.message) is not None
+
+
+def names_unknown_model(error: UpstreamRejected, model: str) -> bool:
+    """Whether a 404 is about the model: Anthropic, Google, Ollama and Moonshot name it and send no code."""
+    name = rf"(?<![\w.-]){re.escape(model)}(?![\w-]|[.:/]\w)"
+    return error.upstream_status == 404 and re.search(name, error.message, re.IGNORECASE) is not None
 
 
 def plain_text(body: bytes) -> str:

@@ -5,6 +5,7 @@
 | 429                            | key            | cools: `Retry-After` (capped), or a ladder by strikes |
 | quota exhausted, 402           | key            | cools long, twice as long with every strike, capped   |
 | 401, 403                       | key            | out until it is reset; one probe every `probe_every`  |
+| the model does not exist there | key × model    | the same                                              |
 | 5xx, overload, timeout         | key × model    | counted; the third in a row opens the breaker         |
 | no connection                  | key            | the same                                              |
 | the request itself is at fault | –              | none                                                  |
@@ -34,14 +35,18 @@ from routecodex.canon.errors import (
     UpstreamLimited,
     UpstreamRefusedKey,
     UpstreamRejected,
+    UpstreamUnknownModel,
 )
 from routecodex.routing.registry import Selector, Target
 
-CooldownCause = Literal["limited", "quota", "key refused", "failing"]
+CooldownCause = Literal["limited", "quota", "key refused", "model unknown", "failing"]
 KeyCondition = Literal["cooling", "open", "half-open", "refused"]
 
 SKEW = 60.0
 """Largest difference between the clocks of two machines, in seconds."""
+
+LASTING: frozenset[CooldownCause] = frozenset({"key refused", "model unknown"})
+"""Causes that stay until a person removes them."""
 
 _MOST_ERROR_TEXT = 300
 # Codes of failures of the response, not of the connection.
@@ -50,6 +55,7 @@ _CONDITIONS: dict[CooldownCause, KeyCondition] = {
     "limited": "cooling",
     "quota": "cooling",
     "key refused": "refused",
+    "model unknown": "refused",
     "failing": "open",
 }
 
@@ -165,10 +171,10 @@ def causes(
 def unusable(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> Cooldown | None:
-    """Return the cooldown of a target's key that waiting does not cure: refused, or out of credit."""
+    """Return the cooldown of a target that waiting does not cure: key refused or out of credit, no model."""
     for _, cooldown in _cooldowns_of(state, target):
         in_force = cooldown_end(cooldown, now, options=options) > now
-        if cooldown.reason == "key refused" or (cooldown.reason == "quota" and in_force):
+        if cooldown.reason in LASTING or (cooldown.reason == "quota" and in_force):
             return cooldown
     return None
 
@@ -177,7 +183,7 @@ def condition(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFA
     """Return the condition of a key with this cooldown; None if it can be used without a probe."""
     if cooldown_end(cooldown, now, options=options) > now:
         return _CONDITIONS[cooldown.reason]
-    if cooldown.reason == "key refused":
+    if cooldown.reason in LASTING:
         return "refused"
     return "half-open" if cooldown.reason == "failing" and cooldown.strikes >= options.failures else None
 
@@ -201,8 +207,8 @@ def reset(state: HealthState, selector: Selector | None) -> HealthState:
 
 
 def without_refused_keys(state: HealthState) -> HealthState:
-    """Return the health for keys that may be new: none counts as refused."""
-    return {key: cooldown for key, cooldown in state.items() if cooldown.reason != "key refused"}
+    """Return the health for keys and models that may be new: none counts as refused or unknown."""
+    return {key: cooldown for key, cooldown in state.items() if cooldown.reason not in LASTING}
 
 
 def health_keys(target: Target) -> tuple[Selector, Selector]:
@@ -218,7 +224,7 @@ def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None
     reason = _cause_of(error)
     status = error.upstream_status
     return FailureImpact(
-        selector=model if reason == "failing" and not _is_connection_error(error) else key,
+        selector=model if _is_about_model(reason, error) else key,
         reason=reason,
         wait=error.retry_after or 0.0,
         # Providers choose both: the store takes no lone surrogates and only real statuses.
@@ -231,11 +237,12 @@ def record_failure(
     state: HealthState, impact: FailureImpact, *, now: float, options: CooldownOptions = DEFAULT
 ) -> HealthState:
     """Return the health after a failure."""
-    key = Selector(impact.selector.provider, impact.selector.key)
-    refused = state.get(key)
     changed: dict[Selector, Cooldown] = {}
-    if impact.reason == "failing" and refused is not None and refused.reason == "key refused":
-        # The probe did not reach the check of the key: the key stays out until the next probe.
+    for key in (Selector(impact.selector.provider, impact.selector.key), impact.selector):
+        refused = state.get(key)
+        if impact.reason != "failing" or refused is None or refused.reason not in LASTING:
+            continue
+        # The probe did not reach the check of the key or model: it stays out until the next probe.
         if cooldown_end(refused, now, options=options) <= now:
             changed[key] = replace(refused, noted=now, until=now + options.probe_every)
         if impact.selector == key:
@@ -282,9 +289,16 @@ def _cooldowns_of(state: HealthState, target: Target) -> Iterator[tuple[Selector
 def _cause_of(error: UpstreamError) -> CooldownCause:
     if isinstance(error, UpstreamRefusedKey):
         return "key refused"
+    if isinstance(error, UpstreamUnknownModel):
+        return "model unknown"
     if not isinstance(error, UpstreamLimited):
         return "failing"
     return "quota" if error.code == "insufficient_quota" or error.upstream_status == 402 else "limited"
+
+
+def _is_about_model(reason: CooldownCause, error: UpstreamError) -> bool:
+    """Return whether other models of the key are not affected."""
+    return reason == "model unknown" or (reason == "failing" and not _is_connection_error(error))
 
 
 def _is_connection_error(error: UpstreamError) -> bool:
@@ -315,11 +329,13 @@ _SPANS: dict[CooldownCause, Callable[[int, float, CooldownOptions], float]] = {
     ),
     "quota": lambda strikes, _, options: min(options.quota * 2.0 ** min(strikes - 1, 32), options.quota_max),
     "key refused": lambda _strikes, _wait, options: options.probe_every,
+    "model unknown": lambda _strikes, _wait, options: options.probe_every,
     "failing": _failing,
 }
 _CAPS: dict[CooldownCause, Callable[[CooldownOptions], float]] = {
     "limited": lambda options: max(options.retry_after_max, *options.ladder),
     "quota": lambda options: options.quota_max,
     "key refused": lambda options: options.probe_every,
+    "model unknown": lambda options: options.probe_every,
     "failing": lambda options: max(options.retry_after_max, *options.opening),
 }

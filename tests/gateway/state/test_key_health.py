@@ -20,6 +20,7 @@ from routecodex.canon.errors import (
     UpstreamLimited,
     UpstreamRefusedKey,
     UpstreamRejected,
+    UpstreamUnknownModel,
 )
 from routecodex.gateway.records import KeyHealthRow
 from routecodex.gateway.state import key_health as subject
@@ -508,6 +509,21 @@ async def test_a_time_in_the_store_is_capped(store: Watched, clock: Clock) -> No
     health = new_health(store, clock)
     await health.load()
     assert left(health, clock) == 900
+
+
+async def test_an_unknown_model_is_remembered_until_the_configuration_changes(
+    start: Start, clock: Clock
+) -> None:
+    one, two = start(), start()
+    one.failed(TARGET, UpstreamUnknownModel("no such model", upstream_status=404))
+    await one.flush()
+    clock.now += 2 * 86_400
+    await look(two, clock)
+    error = two.unusable_key(TARGET, clock.now)
+    assert isinstance(error, UpstreamUnknownModel)
+    assert error.details == {"provider": "glm", "key": "primary", "upstream_status": 404}
+    assert await two.reset_refused_keys() == 1
+    assert two.unusable_key(TARGET, clock.now) is None
 
 
 async def test_an_operator_resets_named_keys_for_all_workers(start: Start, clock: Clock) -> None:

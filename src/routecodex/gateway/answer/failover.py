@@ -21,13 +21,14 @@ from routecodex.canon.errors import (
     UpstreamOverloaded,
     UpstreamRefusedKey,
     UpstreamRejected,
+    UpstreamUnknownModel,
 )
 from routecodex.canon.notices import Notices
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.key_health import unusable_key_error
-from routecodex.protocols.upstream_errors import is_context_overflow
+from routecodex.protocols.upstream_errors import is_context_overflow, names_unknown_model
 from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan
@@ -38,7 +39,8 @@ _SHORTEST_WAIT = 0.05
 """Seconds until a probe that another request holds is checked again."""
 _MESSAGE_SHOWN = 200
 _REASONS_SHOWN = 3
-_UNUSABLE_KEY = (UpstreamRefusedKey, UpstreamOutOfCredit)
+_UNUSABLE_KEY = (UpstreamRefusedKey, UpstreamOutOfCredit, UpstreamUnknownModel)
+"""Errors that only a person can remove; the first kind is shown if there are several."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -129,6 +131,7 @@ class Failover:
         self._keep_route = keep_route
         self._health = services.health
         self._key_sources = services.key_sources
+        self._registry = services.registry
         self._clock = services.clock
         self._attempts_left = services.max_attempts
         self._wait_left = services.max_wait
@@ -226,9 +229,10 @@ class Failover:
             except EmptyAnswer:
                 self._note_empty(step.target)
             except UpstreamError as error:
-                self._note_failure(step.target, error)
-                if isinstance(error, UpstreamRejected):
-                    self._after_rejection(error, plan)
+                failure = self._about_model(step.target, error)
+                self._note_failure(step.target, failure)
+                if isinstance(failure, UpstreamRejected):
+                    self._after_rejection(failure, plan)
                 return None
             except BaseException:
                 self.close()
@@ -238,6 +242,16 @@ class Failover:
         self._record.failures.append(f"{target}: an empty answer")
         if self._notices is not None:
             self._notices.add(f"{target} gave an empty answer and was asked again")
+
+    def _about_model(self, target: Target, error: UpstreamError) -> UpstreamError:
+        """Return a rejection that names the model as the error of an unknown model; others unchanged."""
+        if isinstance(error, UpstreamRejected) and names_unknown_model(
+            error, self._registry.model(target).id
+        ):
+            return UpstreamUnknownModel(
+                error.message, provider=error.provider, upstream_status=error.upstream_status
+            )
+        return error
 
     def _note_failure(self, target: Target, error: UpstreamError) -> None:
         error.provider = error.provider or target.provider
@@ -253,7 +267,7 @@ class Failover:
         self._record.failures.append(_failure_line(target, error))
 
     def _name_key(self, target: Target, error: UpstreamError) -> None:
-        """Replace the message about an unusable key by one that names the key and the place to check."""
+        """Replace the message about an unusable key or model by one that names it and the place to check."""
         source = self._key_sources.get((target.provider, target.key), f"providers.{target.provider}.auth")
         text = (error.provider_message or error.message)[:_MESSAGE_SHOWN]
         if isinstance(error, UpstreamRefusedKey):
@@ -266,6 +280,12 @@ class Failover:
             error.message = (
                 f"provider {target.provider!r} has no credit for key {target.key!r} "
                 f"(HTTP {error.upstream_status}: {text}); check the account of {source}"
+            )
+        elif isinstance(error, UpstreamUnknownModel):
+            error.message = (
+                f"provider {target.provider!r} does not serve model {self._registry.model(target).id!r} with "
+                f"key {target.key!r} (HTTP {error.upstream_status}: {text}); "
+                f"check providers.{target.provider}.models"
             )
 
     def _after_rejection(self, error: UpstreamRejected, plan: RoutePlan) -> None:
@@ -309,7 +329,7 @@ class Failover:
         self._tried -= {row.step.target for row in plan.cooling if row.until <= self._clock()}
 
     def _passing(self, plan: RoutePlan, now: float) -> tuple[CoolingTarget, ...]:
-        """Return the targets whose cooldown ends by itself: neither refused nor out of credit."""
+        """Return the targets whose cooldown ends by itself: waiting helps."""
         return tuple(
             row
             for row in plan.cooling
@@ -326,7 +346,7 @@ class Failover:
         failures = [error for error in self._failures if not isinstance(error, _UNUSABLE_KEY)]
         relevant = [error for error in failures if not isinstance(error, UpstreamRejected)]
         cooling = self._passing(plan, now)
-        unusable.sort(key=lambda error: isinstance(error, UpstreamOutOfCredit))
+        unusable.sort(key=lambda error: _UNUSABLE_KEY.index(type(error)))
         causes = list(dict.fromkeys(error.message for error in unusable))[:_REASONS_SHOWN]
         if unusable and not relevant and not cooling:
             unusable[0].message = "; ".join(causes)
@@ -363,8 +383,8 @@ def _is_out_of_credit(error: UpstreamError) -> bool:
 
 def _as_unusable_key(target: Target, error: UpstreamError) -> UpstreamError:
     """Return the error as the client sees it if it is about an unusable key; any other one unchanged."""
-    if isinstance(error, UpstreamRefusedKey):
-        return unusable_key_error(UpstreamRefusedKey, target, error.message, status=error.upstream_status)
+    if isinstance(error, UpstreamRefusedKey | UpstreamUnknownModel):
+        return unusable_key_error(type(error), target, error.message, status=error.upstream_status)
     if _is_out_of_credit(error):
         return unusable_key_error(UpstreamOutOfCredit, target, error.message, status=error.upstream_status)
     return error

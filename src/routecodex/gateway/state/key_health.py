@@ -25,11 +25,16 @@ from functools import partial
 
 import msgspec
 
-from routecodex.canon.errors import UpstreamError, UpstreamOutOfCredit, UpstreamRefusedKey
+from routecodex.canon.errors import (
+    UpstreamError,
+    UpstreamOutOfCredit,
+    UpstreamRefusedKey,
+    UpstreamUnknownModel,
+)
 from routecodex.gateway.records import KeyHealthRow
 from routecodex.gateway.state.probes import PAUSE, Probes
 from routecodex.routing import cooldown
-from routecodex.routing.cooldown import DEFAULT, Cooldown, CooldownOptions, HealthState
+from routecodex.routing.cooldown import DEFAULT, Cooldown, CooldownCause, CooldownOptions, HealthState
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.store import Store, StoreError
 
@@ -114,7 +119,7 @@ class KeyHealth:
         return bool(reasons) and reasons <= {"limited", "quota"}
 
     def unusable_key(self, target: Target, now: float) -> UpstreamError | None:
-        """Return the error of a target whose key was refused or is out of credit, as remembered.
+        """Return the remembered error of a target whose key is refused, without credit or without the model.
 
         The key of a scripted provider is never unusable for long.
         """
@@ -123,8 +128,7 @@ class KeyHealth:
         entry = cooldown.unusable(self._state, target, now, options=self.options)
         if entry is None:
             return None
-        error_type = UpstreamRefusedKey if entry.reason == "key refused" else UpstreamOutOfCredit
-        return unusable_key_error(error_type, target, entry.error, status=entry.status)
+        return unusable_key_error(_ERRORS[entry.reason], target, entry.error, status=entry.status)
 
     def is_usable(self, target: Target, now: float) -> bool:
         """Return whether an attempt may be made without a probe; otherwise `probe` may allow one."""
@@ -243,7 +247,7 @@ class KeyHealth:
         return await self._remove_cooldowns(partial(cooldown.reset, selector=selector))
 
     async def reset_refused_keys(self) -> int:
-        """Remove the cooldowns of refused keys, which may have been replaced; return their number."""
+        """Remove the cooldowns of refused keys and unknown models, which may be new; return their number."""
         return await self._remove_cooldowns(cooldown.without_refused_keys)
 
     def report(self, now: float) -> list[KeyHealthRow]:
@@ -343,9 +347,9 @@ class KeyHealth:
             self._store_lock.release()
 
     async def _save(self, name: str, changes: deque[Change]) -> bool:
-        entry = self._state.get(_key(name))
         # A refused key stays out until it is replaced, even if no request uses it for a day.
-        ttl = None if entry is not None and entry.reason == "key refused" else _TTL
+        entries = (entry for key, entry in self._state.items() if _name(key) == name)
+        ttl = None if any(entry.reason in cooldown.LASTING for entry in entries) else _TTL
         try:
             value = await self._store.update(SPACE, name, partial(_updated, name, tuple(changes)), ttl=ttl)
         except StoreError as exc:
@@ -380,8 +384,16 @@ class KeyHealth:
             logger.warning("health is saved and shared again")
 
 
+_UnusableKey = type[UpstreamRefusedKey | UpstreamOutOfCredit | UpstreamUnknownModel]
+_ERRORS: dict[CooldownCause, _UnusableKey] = {
+    "key refused": UpstreamRefusedKey,
+    "quota": UpstreamOutOfCredit,
+    "model unknown": UpstreamUnknownModel,
+}
+
+
 def unusable_key_error(
-    error_type: type[UpstreamRefusedKey | UpstreamOutOfCredit],
+    error_type: _UnusableKey,
     target: Target,
     message: str,
     *,

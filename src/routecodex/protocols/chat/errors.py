@@ -16,6 +16,7 @@ _TYPES: dict[Kind, str] = {
     "not_found": "not_found_error",
     "too_large": "invalid_request_error",
     "key_unusable": "upstream_error",
+    "model_unknown": "invalid_request_error",
     "rate_limit": "rate_limit_error",
     "overloaded": "overloaded_error",
     "timeout": "timeout_error",
@@ -25,7 +26,8 @@ _TYPES: dict[Kind, str] = {
 
 def error_object(error: GatewayError) -> dict[str, Any]:
     """Return the `error` object of a response or of a stream's last chunk."""
-    return {"message": error.message, "type": _TYPES[error.kind], "param": error.param, "code": error.code}
+    code = error.protocol_code or error.code
+    return {"message": error.message, "type": _TYPES[error.kind], "param": error.param, "code": code}
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:

@@ -19,6 +19,7 @@ _STATUS: dict[Kind, str] = {
     "not_found": "NOT_FOUND",
     "too_large": "INVALID_ARGUMENT",
     "key_unusable": "FAILED_PRECONDITION",
+    "model_unknown": "NOT_FOUND",
     "rate_limit": "RESOURCE_EXHAUSTED",
     "overloaded": "UNAVAILABLE",
     "timeout": "DEADLINE_EXCEEDED",

@@ -17,6 +17,7 @@ _TYPES: dict[Kind, str] = {
     "not_found": "not_found_error",
     "too_large": "request_too_large",
     "key_unusable": "api_error",
+    "model_unknown": "not_found_error",
     "rate_limit": "rate_limit_error",
     "overloaded": "overloaded_error",
     "timeout": "timeout_error",

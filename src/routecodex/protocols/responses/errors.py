@@ -19,6 +19,7 @@ _TYPES: dict[Kind, str] = {
     "not_found": "invalid_request_error",
     "too_large": "invalid_request_error",
     "key_unusable": "invalid_request_error",
+    "model_unknown": "invalid_request_error",
     "rate_limit": "rate_limit_error",
     "overloaded": "server_error",
     "timeout": "server_error",
@@ -97,7 +98,7 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
             "message": error.message,
             "type": _TYPES[error.kind],
             "param": error.param,
-            "code": error.code,
+            "code": error.protocol_code or error.code,
         }
     }
     if error.code is not None:
