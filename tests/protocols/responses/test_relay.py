@@ -281,6 +281,38 @@ def test_fields_that_the_response_object_lacks_are_added() -> None:
     assert outcome.body == sent
 
 
+HEADERS = {"OpenAI-Model": "gpt-mini", "x-codex-turn-state": "s", "x-models-etag": "e"}
+
+
+def test_headers_of_the_upstream_in_events_are_not_passed_on() -> None:
+    def told(kind: str, number: int, **fields: Any) -> bytes:
+        return frame(kind, sequence_number=number, headers=HEADERS, **fields)
+
+    end = response(output=OUTPUT, usage=USAGE)
+    stream = [
+        told("response.created", 0, response={**response(output=[]), "headers": HEADERS}),
+        told("response.metadata", 1, metadata={"a": "b"}),
+        *FULL[2:-1],
+        told("response.completed", 20, response={**end, "headers": HEADERS}),
+    ]
+    passed, pipe = relayed(*stream)
+    events = events_of(passed)
+    assert b"headers" not in passed
+    assert events[0] == {"type": "response.created", "sequence_number": 0, "response": response(output=[])}
+    assert events[1] == {"type": "response.metadata", "sequence_number": 1, "metadata": {"a": "b"}}
+    assert events[2:-1] == events_of(b"".join(FULL[2:-1]))
+    assert events[-1] == {"type": "response.completed", "sequence_number": 20, "response": end}
+    assert pipe.outcome.body is not None
+    assert json.loads(pipe.outcome.body) == end
+
+
+def test_headers_of_the_upstream_in_a_whole_answer_are_not_passed_on() -> None:
+    whole = response(output=OUTPUT, usage=USAGE)
+    sent, outcome = relay_response(json.dumps({**whole, "headers": HEADERS}).encode(), reply_to_request())
+    assert "headers" not in json.loads(sent)
+    assert outcome.body == sent
+
+
 def test_fields_that_the_response_object_has_stay() -> None:
     has = {"store": True, "service_tier": "flex", "completed_at": 8, "metadata": None, "reasoning": None}
     body = json.dumps(sparse("completed", output=OUTPUT, usage=USAGE, **has)).encode()

@@ -4,7 +4,8 @@ Until there is content every frame is decoded. Afterwards deltas pass as they ca
 
 Compatible servers leave out `event:` lines (Bedrock Mantle) or sequence numbers. The first frame with such a
 gap makes the relay mend all frames from there on; other streams are not slowed by it. Usage and other fields
-that a response object lacks are added to it.
+that a response object lacks are added to it. OpenAI's servers repeat HTTP headers in events and response
+objects (`headers`); they end here as the real headers do, because Codex acts on `openai-model` and others.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _WITHOUT_CONTENT = LIFECYCLE | {
     "keepalive",
 }
 _SEQUENCE = b'"sequence_number"'
+_HEADERS = b'"headers"'
 _DELTA = b".delta\ndata: {"
 """The event line of a delta with the begin of its data; no text contains a line end."""
 _fields = Decoder(dict[str, Raw])
@@ -104,7 +106,7 @@ class Relay(FrameRelay):
             self.started = True
         if event.sequence_number is None or not frame.event:
             self._mends = True
-        complete = self._object is None and not self._mends
+        complete = self._object is None and not self._mends and _HEADERS not in frame.data
         self._last = frame.raw if complete or not event.type else self._mended(frame, event)
         return self._last
 
@@ -120,7 +122,8 @@ class Relay(FrameRelay):
         if self._object is not None:
             changes["response"] = Raw(self._object)
             self._object = None
-        return sse.frame(json.encode({**changes, **_without(fields, changes)}), event.type.encode())
+        kept = _without(fields, (*changes, "headers"))
+        return sse.frame(json.encode({**changes, **kept}), event.type.encode())
 
     def _note(self, event: StreamChunk) -> None:
         if event.type in LIFECYCLE and json.is_present(event.response):
@@ -165,8 +168,9 @@ class Relay(FrameRelay):
     def _complete(self, raw: Raw, response: dict[str, Any], changes: dict[str, Any]) -> None:
         """Store the response object with the changes and the fields that it lacks, if there are any."""
         missing = missing_fields(response, self._reply)
-        if missing or changes:
-            self._object = json.encode({**_fields_of(raw), **missing, **changes})
+        if missing or changes or "headers" in response:
+            fields = _without(_fields_of(raw), ("headers",))
+            self._object = json.encode({**fields, **missing, **changes})
 
     def _sequence(self) -> int:
         """Return the sequence number of the last frame that was passed on."""
