@@ -106,7 +106,7 @@ class Relay(FrameRelay):
             self.started = True
         if event.sequence_number is None or not frame.event:
             self._mends = True
-        complete = self._object is None and not self._mends and _HEADERS not in frame.data
+        complete = self._object is None and not self._mends and frame.data.find(_HEADERS) < 0
         self._last = frame.raw if complete or not event.type else self._mended(frame, event)
         return self._last
 
