@@ -201,6 +201,13 @@ LOST_DEPTH: list[tuple[str, Thinking, tuple[str, ...]]] = [
     ("thinking", Thinking(), ()),
     ("thinking", Thinking(enabled=False, effort="none"), ()),
     (
+        "reasoning_effort",
+        Thinking(enabled=False),
+        ("dropped thinking: chat has no general way to switch it off",),
+    ),
+    ("reasoning_effort", Thinking(enabled=False, effort="none"), ()),
+    ("none", Thinking(enabled=False), ("dropped thinking: this upstream has no setting for it",)),
+    (
         "enable_thinking",
         Thinking(effort="high"),
         ("dropped reasoning_effort: this upstream has budgets only",),

@@ -237,6 +237,12 @@ def test_a_namespaced_tool_goes_flat_and_its_calls_too() -> None:
     assert body["messages"][1]["content"][0]["name"] == "mail__send"
 
 
+@pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}, {"type": None}])
+def test_the_schema_of_a_tool_is_always_of_type_object(kind: dict[str, Any]) -> None:
+    [tool] = sent(chat_request(HI, tools=(Tool("f", parameters={**kind, "properties": {}}),)))["tools"]
+    assert tool["input_schema"] == {"type": "object", "properties": {}}
+
+
 def test_tools_of_earlier_calls_are_declared() -> None:
     request = chat_request(HI, Message("assistant", (ToolCall("a", "gone", "{}"),)))
     body = sent(request)

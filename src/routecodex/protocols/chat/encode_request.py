@@ -257,6 +257,8 @@ def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices:
             # the client did.
             if thinking.enabled or thinking.effort is not None:
                 body["reasoning_effort"] = effort
+            else:
+                notices.dropped("thinking", "chat has no general way to switch it off")
         case "thinking":
             body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
             _note_lost_depth(thinking, notices)
@@ -272,10 +274,8 @@ def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices:
                 notices.dropped("reasoning_effort", "this upstream has budgets only")
         case "reasoning":
             body["reasoning"] = _openrouter_reasoning(thinking, effort)
-        case _ if thinking.enabled:
-            notices.dropped("thinking", "this upstream has no setting for it")
         case _:
-            pass
+            notices.dropped("thinking", "this upstream has no setting for it")
 
 
 def _note_lost_depth(thinking: Thinking, notices: Notices) -> None:

@@ -31,6 +31,7 @@ from routecodex.wire import json
 
 Fields = dict[str, Any]
 
+_OBJECT: Fields = {"type": "object"}
 _CHOICES = {"auto": "auto", "required": "any", "tool": "any", "none": "none"}
 _TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
 
@@ -222,7 +223,8 @@ def _input_schema(tool: Tool, request: Request, options: EncodeOptions, notices:
         schema = plain_parameters(schema, tool=tool.name, protocol=NAME, notices=notices)
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
-    return schema if "type" in schema else {"type": "object", **schema}
+    # Anthropic: "input_schema.type: Input should be 'object'", also for a list of types with it.
+    return schema if isinstance(schema.get("type"), str) else {"type": "object", **schema} | _OBJECT
 
 
 def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> Fields | None:
