@@ -10,6 +10,7 @@ from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import Failed, Usage
 from routecodex.canon.parts import Part, Reasoning, Text, ToolCall
 from routecodex.canon.response import Response, fold
+from routecodex.protocols.chat.reasoning_details import entries_of
 from routecodex.protocols.chat.relay import Relay
 from routecodex.protocols.chat.whole import decode_response, relay_response
 from routecodex.wire import json, sse
@@ -223,13 +224,32 @@ REASONED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "text"), [row[1:] for row in REASONED], ids=[row[0] for row in REASONED])
 def test_reasoning_is_read_from_its_details(fields: dict[str, Any], text: str) -> None:
-    assert decoded(completion(content="4", **fields)).parts == (Reasoning(text), Text("4"))
-    assert streamed({"content": "", **fields}, {"content": "4"}).parts == (Reasoning(text), Text("4"))
+    for response in (
+        decoded(completion(content="4", **fields)),
+        streamed({"content": "", **fields}, {"content": "4"}),
+    ):
+        reasoning, answer = response.parts
+        assert isinstance(reasoning, Reasoning)
+        assert (reasoning.text, answer) == (text, Text("4"))
+        sent = entries_of(reasoning)
+        assert sent == (fields["reasoning_details"] if ENCRYPTED in fields["reasoning_details"] else [])
 
 
-@pytest.mark.parametrize("details", [[ENCRYPTED], [], None, "text", {"type": "reasoning.text"}], ids=repr)
+@pytest.mark.parametrize("details", [[], None, "text", {"type": "reasoning.text"}], ids=repr)
 def test_details_without_text_are_not_reasoning(details: Any) -> None:
     assert decoded(completion(content="4", reasoning_details=details)).parts == (Text("4"),)
+
+
+def test_encrypted_details_alone_are_redacted_reasoning() -> None:
+    signature = "details." + json.encode([ENCRYPTED]).decode()
+    parts = (Reasoning(redacted=True, signature=signature), Text("4"))
+    assert decoded(completion(content="4", reasoning_details=[ENCRYPTED])).parts == parts
+    assert streamed({"reasoning_details": [ENCRYPTED]}, {"content": "4"}).parts == parts
+
+
+@pytest.mark.parametrize("signature", ["details.", "details.[", "details.[1]", "c2ln", None])
+def test_a_signature_that_is_not_of_details_has_no_entries(signature: str | None) -> None:
+    assert entries_of(Reasoning("Hm.", signature=signature)) == []
 
 
 def test_the_pieces_of_details_are_joined() -> None:

@@ -18,6 +18,7 @@ from routecodex.canon.events import (
     PartFinished,
     PartStarted,
     ReasoningDelta,
+    SignatureDelta,
     Started,
     TextDelta,
     UsageReported,
@@ -38,6 +39,7 @@ from routecodex.protocols.chat.chunks import (
     usage_of,
 )
 from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
+from routecodex.protocols.chat.reasoning_details import DetailsCollector
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
 from routecodex.protocols.chat.sources import cited_sources
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
@@ -82,6 +84,7 @@ class ChunkDecoder:
         self._call_prefix = ""
         self._extras: dict[str, Json] = {}
         self._details_index = -1
+        self._details: DetailsCollector | None = None
         self._sources: tuple[Raw, Raw] | None = None
         """`citations` and `search_results` of Perplexity."""
         self._cited_text: list[str] = []
@@ -125,6 +128,7 @@ class ChunkDecoder:
         self.ended = True
         self._cite_sources(out)
         self._close_block(out)
+        self._add_encrypted(out)
         for call in self._calls:
             self._finish_call(call, out)
         whole = all(json.is_whole(call.arguments) for call in self._calls)
@@ -148,8 +152,10 @@ class ChunkDecoder:
 
     def _delta(self, delta: WireDelta, choice: WireChoice, out: list[StreamItem]) -> None:
         reasoning = delta.reasoning_content or delta.reasoning
-        if not reasoning and delta.reasoning_details is not ABSENT:
-            reasoning = self._detailed_reasoning(delta)
+        if delta.reasoning_details is not ABSENT:
+            self._details = self._details or DetailsCollector()
+            self._details.add(decode_raw(delta.reasoning_details))
+            reasoning = reasoning or self._detailed_reasoning(delta)
         if reasoning:
             out.append(ReasoningDelta(self._block("reasoning", out), reasoning))
         if delta.content:
@@ -210,6 +216,8 @@ class ChunkDecoder:
             if self._open[0] == kind:
                 return self._open[1]
             self._close_block(out)
+        if self._details is not None and kind != "reasoning":
+            self._add_encrypted(out)
         index = self._take_index()
         self._open = (kind, index)
         out.append(PartStarted(index, _EMPTY_PARTS[kind]))
@@ -217,8 +225,21 @@ class ChunkDecoder:
 
     def _close_block(self, out: list[StreamItem]) -> None:
         if self._open is not None:
+            if self._details is not None and self._open[0] == "reasoning":
+                signature = self._details.take()
+                if signature:
+                    out.append(SignatureDelta(self._open[1], signature))
             out.append(PartFinished(self._open[1]))
             self._open = None
+
+    def _add_encrypted(self, out: list[StreamItem]) -> None:
+        """Add encrypted reasoning without text: GPT's without a summary, Gemini's beside its call."""
+        signature = self._details.take() if self._details is not None else ""
+        if signature:
+            index = self._take_index()
+            out.append(PartStarted(index, Reasoning(redacted=True)))
+            out.append(SignatureDelta(index, signature))
+            out.append(PartFinished(index))
 
     def _take_index(self) -> int:
         self._next += 1
@@ -228,6 +249,7 @@ class ChunkDecoder:
         position = self._index.locate(delta)
         if position.begins:
             self._close_block(out)
+            self._add_encrypted(out)
             self._finish_whole_calls(out)
             self._calls.append(_Call(delta.id))
         call, text = self._calls[position.number], delta.text

@@ -11,6 +11,7 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.chat.decode_request import MESSAGE_EXTRAS, REASONING_FIELDS
+from routecodex.protocols.chat.reasoning_details import entries_of
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.tool_mapping import flat_call, wrap_input
 
@@ -240,6 +241,11 @@ def _chat_fields(message: Message, out: dict[str, Any], refusals: Sequence[Refus
 def _add_reasoning(
     out: dict[str, Any], reasoning: list[Reasoning], options: EncodeOptions, notices: Notices
 ) -> None:
+    made_here = [part for part in reasoning if part.origin == options.provider]
+    details = [entry for part in made_here for entry in entries_of(part)]
+    if details:
+        out["reasoning_details"] = details
+        return
     text = TEXT_SEPARATOR.join(part.text for part in reasoning if part.text)
     field = options.dialect.reasoning_history
     if field == "none" or not text:
