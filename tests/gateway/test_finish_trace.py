@@ -9,7 +9,7 @@ import pytest
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import call
-from tests.kit.upstream import Upstream
+from tests.kit.upstream import Json, Upstream
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -61,3 +61,42 @@ async def test_the_trace_says_what_became_of_message_stop(
     (line,) = caplog.messages
     assert line.endswith(f"inferred=tool_calls sent=tool_use message_stop={expected}")
     assert (b"event: message_stop" in answer.body) is expected.startswith("sent")
+
+
+CLOCK = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"
+
+
+@pytest.mark.parametrize("armed", ["", CLOCK])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", ["", "I cannot help."])
+async def test_the_trace_says_how_a_refusal_went_out(
+    caplog: pytest.LogCaptureFixture, text: str, stream: bool, armed: str
+) -> None:
+    caplog.set_level(logging.DEBUG, "routecodex.finish")
+    pieces = (answers.TextPiece(text),) if text else ()
+    async with Upstream() as up:
+        up.queue(answers.compose("messages", *pieces, end="refusal", stream=stream))
+        async with serving(armed + one_target("messages", up)) as gateway:
+            body = asking.body("responses", stream=stream)
+            answer = await call(gateway.port, "/v1/responses", body)
+    assert b'"status":"incomplete"' in answer.body
+    (line,) = caplog.messages
+    assert line.endswith("upstream=refusal inferred=refusal sent=content_filter")
+
+
+@pytest.mark.parametrize(("version", "sent"), [("0.30.0", "stop_sequence"), ("", "refusal")])
+async def test_the_trace_says_what_an_old_messages_client_got(
+    caplog: pytest.LogCaptureFixture, version: str, sent: str
+) -> None:
+    caplog.set_level(logging.DEBUG, "routecodex.finish")
+    choice = {"index": 0, "message": {"role": "assistant", "content": "N"}, "finish_reason": "content_filter"}
+    filtered = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    headers = {"x-stainless-lang": "python", "x-stainless-package-version": version}
+    async with Upstream() as up:
+        up.queue(Json(200, filtered))
+        async with serving(one_target("chat", up)) as gateway:
+            body = asking.body("messages", stream=False)
+            answer = await call(gateway.port, "/v1/messages", body, headers=headers)
+    assert answer.json["stop_reason"] == sent
+    (line,) = caplog.messages
+    assert line.endswith(f"sent={sent}")

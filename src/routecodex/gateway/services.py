@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ClientDisconnected, GatewayError
-from routecodex.canon.finish import Finish
+from routecodex.canon.finish import Finish, encode
 from routecodex.gateway.answer.keep_alive import KeepAlives
 from routecodex.gateway.answer.prepared_target import AnyTarget, BuiltinProvider, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
@@ -21,8 +21,9 @@ from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains
 from routecodex.gateway.state.sessions import Sessions
-from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages.client_quirks import knows_refusal, message_stop_rule
+from routecodex.protocols.responses.schema import finish_reason
 from routecodex.providers.upstream import Upstream
 from routecodex.routing import tokens
 from routecodex.routing.pools import NextTurn, RoundRobin
@@ -31,6 +32,7 @@ from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.router import Router
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.server_tools.vision import ImageDescriptions
+from routecodex.wire import json
 
 Observe: TypeAlias = Callable[[RequestRecord], None]
 DescribeImages: TypeAlias = Callable[[ClientRequest, RoutingContext], ImageDescriptions | None]
@@ -123,6 +125,14 @@ class GatewayServices:
             reply.message_stop_after_calls = message_stop_rule(self._tool_turn_stop, request.headers)[0]
             reply.knows_refusal = knows_refusal(request.headers)
         return reply
+
+    def sent_finish(self, request: ClientRequest, outcome: AnswerOutcome, finish: Finish) -> str:
+        """Return the finish reason in a converted answer, for the trace."""
+        name = request.codec.name
+        if name == "responses" and outcome.body is not None:
+            # A refusal is complete or not, depending on its text.
+            return finish_reason(json.decode(outcome.body))
+        return encode(name, finish, knows_refusal=name != "messages" or knows_refusal(request.headers))
 
     def stream_end(self, request: ClientRequest, finish: Finish) -> str:
         """Describe the end of a messages stream for the trace: whether `message_stop` was sent, and why."""

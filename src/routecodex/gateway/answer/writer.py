@@ -119,7 +119,7 @@ class ClientWriter:
         if end is not None:
             record.finish = end.reason
             if finish.tracing():
-                sent = outcome.sent_finish or finish.encode(request.codec.name, end)
+                sent = outcome.sent_finish or self._services.sent_finish(request, outcome, end)
                 finish.trace(request.id, end, sent, end=self._services.stream_end(request, end))
         if outcome.signatures and record.target is not None:
             for signature in outcome.signatures:
