@@ -30,6 +30,12 @@ session_option = click.option(
     callback=not_empty,
     help="Only this session; others are named `conversation:ID` and `chain:ID`.",
 )
+client_option = click.option(
+    "--client",
+    metavar="NAME",
+    callback=not_empty,
+    help="The client of the session, if several clients use the same id.",
+)
 _ROUTING_DEFAULTS: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
 _UNKNOWN_TASK = "unknown_task"
 _SESSION_FIELDS = ("id", "force", "sticky", "allow", "disable", "stop_message")
@@ -48,8 +54,9 @@ def status() -> None:
 @status.command("routing", epilog=EXIT_CODES)
 @server_option
 @session_option
+@client_option
 @json_option
-def status_routing(server_id: str | None, session: str | None, as_json: bool) -> None:
+def status_routing(server_id: str | None, session: str | None, client: str | None, as_json: bool) -> None:
     """Show sticky target, allow list and disable list of each server and its sessions.
 
     \b
@@ -58,7 +65,9 @@ def status_routing(server_id: str | None, session: str | None, as_json: bool) ->
       routecodex daemon status routing --server 127.0.0.1-5520 --json
       routecodex daemon status routing --session 7f0c1a
     """
-    replies = call_servers(server_id, lambda admin: admin.get("/admin/routing", session=session))
+    replies = call_servers(
+        server_id, lambda admin: admin.get("/admin/routing", session=session, client=client)
+    )
     if as_json:
         print_json({"servers": [_routing_row(reply) for reply in replies]})
     else:
@@ -74,8 +83,14 @@ def _routing_row(reply: ServerReply) -> dict[str, Any]:
     return {
         **reply.about,
         "routing": {name: routing.get(name, empty) for name, empty in _ROUTING_DEFAULTS.items()},
-        "sessions": [{name: row.get(name) for name in _SESSION_FIELDS} for row in sessions],
+        "sessions": [_documented(row) for row in sessions],
     }
+
+
+def _documented(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the documented fields of a session; one of several clients has its `client` too."""
+    client = {"client": row["client"]} if row.get("client") else {}
+    return {"id": row.get("id"), **client, **{name: row.get(name) for name in _SESSION_FIELDS}}
 
 
 def _with_headings(replies: Iterable[ServerReply]) -> Iterable[ServerReply]:
@@ -105,15 +120,19 @@ def status_health(server_id: str | None, as_json: bool) -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Number of sessions."
 )
+@session_option
+@client_option
 @json_option
-def status_sessions(server_id: str | None, limit: int, as_json: bool) -> None:
+def status_sessions(
+    *, server_id: str | None, limit: int, session: str | None, client: str | None, as_json: bool
+) -> None:
     """Show the sessions with routing settings, newest first.
 
     \b
     Example:
       routecodex daemon status sessions --limit 10
     """
-    _list(server_id, "sessions", as_json=as_json, limit=limit)
+    _list(server_id, "sessions", as_json=as_json, limit=limit, session=session, client=client)
 
 
 @status.command("requests", epilog=EXIT_CODES)
@@ -134,8 +153,10 @@ def status_requests(server_id: str | None, limit: int, as_json: bool) -> None:
 
 @status.command("clock", epilog=EXIT_CODES)
 @server_option
+@session_option
+@client_option
 @json_option
-def status_clock(server_id: str | None, as_json: bool) -> None:
+def status_clock(server_id: str | None, session: str | None, client: str | None, as_json: bool) -> None:
     """Show the clock tasks of each session, when they are due, and the state of network time.
 
     \b
@@ -143,7 +164,7 @@ def status_clock(server_id: str | None, as_json: bool) -> None:
       routecodex daemon status clock
       routecodex daemon status clock --server 127.0.0.1-5520 --json
     """
-    replies = call_servers(server_id, lambda admin: admin.get("/admin/clock"))
+    replies = call_servers(server_id, lambda admin: admin.get("/admin/clock", session=session, client=client))
     if as_json:
         print_json({"servers": [_clock_row(reply) for reply in replies]})
     else:
@@ -156,8 +177,10 @@ def _clock_row(reply: ServerReply) -> dict[str, Any]:
     return {**reply.about, "clock": reply.answer.get("clock"), "sessions": reply.answer.get("sessions", [])}
 
 
-def _list(server_id: str | None, name: str, *, as_json: bool, limit: int | None = None) -> None:
-    replies = call_servers(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit))
+def _list(
+    server_id: str | None, name: str, *, as_json: bool, limit: int | None = None, **selection: str | None
+) -> None:
+    replies = call_servers(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit, **selection))
     if as_json:
         print_json({"servers": [{**reply.about, name: _rows(reply, name, limit)} for reply in replies]})
     else:
@@ -203,6 +226,7 @@ def _names_option(flag: str, name: str) -> Callable[[Command], Command]:
 @click.option("--clear", is_flag=True, help="Remove all these settings first.")
 @server_option
 @session_option
+@client_option
 @json_option
 def set_routing(
     *,
@@ -213,6 +237,7 @@ def set_routing(
     clear: bool,
     server_id: str | None,
     session: str | None,
+    client: str | None,
     as_json: bool,
 ) -> None:
     """Set sticky target, allow list or disabled names, for whole servers or for one session.
@@ -235,23 +260,26 @@ def set_routing(
         change["clear"] = True
     if not change:
         raise click.UsageError("set at least one of --sticky, --disable, --enable, --allow and --clear")
-    if session is not None:
-        change["session"] = session
+    if client is not None and session is None:
+        raise click.UsageError("--client needs --session beside it")
+    change |= {name: value for name, value in (("session", session), ("client", client)) if value is not None}
     replies = call_servers(server_id, lambda admin: admin.post("/admin/routing", change))
     if as_json:
-        print_json({"servers": [_routing_row(_with_current_state(reply, session)) for reply in replies]})
+        print_json(
+            {"servers": [_routing_row(_with_current_state(reply, session, client)) for reply in replies]}
+        )
     else:
         for reply in _with_headings(replies):
             views.show_routing(reply.answer, sessions=session is not None)
     exit_by_replies(replies)
 
 
-def _with_current_state(reply: ServerReply, session: str | None) -> ServerReply:
+def _with_current_state(reply: ServerReply, session: str | None, client: str | None) -> ServerReply:
     """Add the current state to the reply of a server that rejected the change."""
     if reply.refused is None:
         return reply
     try:
-        answer = AdminClient(reply.server).get("/admin/routing", session=session)
+        answer = AdminClient(reply.server).get("/admin/routing", session=session, client=client)
     except (AdminRefused, Unreachable):
         return reply
     return ServerReply(server=reply.server, refused=reply.refused, answer=answer)

@@ -67,6 +67,9 @@ def _headers(_context: click.Context, _parameter: click.Parameter, lines: tuple[
 @click.option("--model", help="Model, instead of the body's; required for Gemini, whose bodies have none.")
 @click.option("--session", metavar="ID", callback=not_empty, help="Session of the request.")
 @click.option(
+    "--client", metavar="NAME", callback=not_empty, help="Client of the request, if there are several."
+)
+@click.option(
     "--header",
     "headers",
     callback=_headers,
@@ -95,6 +98,7 @@ def explain(
     protocol: str | None,
     model: str | None,
     session: str | None,
+    client: str | None,
     headers: dict[str, str],
     server_id: str | None,
     config: Path | None,
@@ -115,6 +119,8 @@ def explain(
         raise click.UsageError("--config works without a server; leave out --server")
     explain_request = _explain_request(_body(file), protocol, model)
     explain_request["headers"] = {**headers, **_session_header(session)}
+    if client is not None:
+        explain_request["client"] = client
     server = None if config is not None else _running(server_id)
     if server is None and server_id is not None:
         exit_without_server()
@@ -234,6 +240,7 @@ def _plan_by_file(explain_request: dict[str, Any], config: Path | None) -> dict[
 async def plan_offline(config: Config, explain_request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of `/admin/explain` of a new server with this configuration."""
     gateway = Gateway(config, store=MemoryStore(), user_dir=user_dir())
+    client = explain_request.get("client", "")
     try:
         await gateway.open()
         request = ClientRequest(
@@ -243,6 +250,7 @@ async def plan_offline(config: Config, explain_request: dict[str, Any]) -> dict[
             headers=explain_request["headers"],
             arrived=time.monotonic(),
             created=int(time.time()),
+            owner=client if client in config.server.state_owners else "",
         )
         plan: dict[str, Any] = msgspec.to_builtins(await gateway.explain(request))
         return plan

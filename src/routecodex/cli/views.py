@@ -31,8 +31,9 @@ def show_routing(answer: AdminAnswer, *, sessions: bool) -> None:
     facts({name: _joined(routing.get(name)) or EMPTY for name in ("sticky", "allow", "disable")})
     if sessions and answer.get("sessions"):
         echo()
+        rows = answer["sessions"]
         # These rows have no updated_at for the last column.
-        show(_SESSION[:-1], [_session_row(row)[:-1] for row in answer["sessions"]])
+        show(*_with_clients(_SESSION[:-1], [_session_row(row)[:-1] for row in rows], rows))
 
 
 def facts(values: Mapping[str, str]) -> None:
@@ -48,7 +49,18 @@ def show_rows(name: str, rows: ViewRows) -> None:
         echo(_EMPTY_TEXTS[name])
         return
     columns, row_of = _TABLES[name]
-    show(columns, [row_of(row) for row in rows])
+    table = [row_of(row) for row in rows]
+    show(*(_with_clients(columns, table, rows) if name == "sessions" else (columns, table)))
+
+
+def _with_clients(
+    columns: Sequence[Column], table: Sequence[TableRow], rows: ViewRows
+) -> tuple[Sequence[Column], Sequence[TableRow]]:
+    """Add the client of each row as the first column if there are several clients."""
+    if not any(row.get("client") for row in rows):
+        return columns, table
+    named = [[str(row.get("client") or EMPTY), *cells] for row, cells in zip(rows, table, strict=True)]
+    return (Column("client"), *columns), named
 
 
 def _joined(value: object) -> str:
@@ -164,14 +176,11 @@ def show_clock(answer: AdminAnswer) -> None:
     state = f"{ntp.get('status', EMPTY)}, offset {ntp.get('offsetMs', 0)} ms"
     error = f": {ntp['lastError']}" if ntp.get("lastError") else ""
     facts({"clock": "on" if clock.get("enabled") else "off", "network time": state + error})
-    rows = [
-        _task_row(session, task)
-        for session in answer.get("sessions", ())
-        for task in session.get("tasks", ())
-    ]
+    tasks = [(session, task) for session in answer.get("sessions", ()) for task in session.get("tasks", ())]
     echo()
-    if rows:
-        show(_TASK, rows)
+    if tasks:
+        rows = [_task_row(session, task) for session, task in tasks]
+        show(*_with_clients(_TASK, rows, [session for session, _ in tasks]))
     else:
         echo("no session has clock tasks")
 

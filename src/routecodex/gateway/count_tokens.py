@@ -67,7 +67,7 @@ async def count(
     prepared = services.prepare(target)
     if not isinstance(prepared, PreparedTarget) or prepared.codec.name not in _ENDPOINTS:
         return estimate(canonical)
-    canonical = prepared.fit(services.reasoning.recall(canonical, target.provider))
+    canonical = prepared.fit(services.reasoning.recall(canonical, target.provider, request.owner))
     try:
         return await _count_upstream(prepared, request, canonical)
     except (UpstreamError, ValueError, KeyError, TypeError):

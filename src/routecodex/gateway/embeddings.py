@@ -57,14 +57,19 @@ class EmbeddingRules(Struct, frozen=True):
 
 
 async def embed(
-    services: GatewayServices, body: bytes, *, headers: Mapping[str, str], record: RequestRecord
+    services: GatewayServices,
+    body: bytes,
+    *,
+    headers: Mapping[str, str],
+    record: RequestRecord,
+    owner: str = "",
 ) -> bytes:
     """Return the upstream's own answer; the record names the target."""
     fields = json.read(body, _fields)
     record.model = fields.model
     if services.health.stale():
         await services.health.refresh()
-    session = await _session(services, fields, headers=headers, record=record)
+    session = await _session(services, fields, headers=headers, record=record, owner=owner)
     rules = EmbeddingRules(session, await services.operator.load())
     planner = _EmbeddingPlanner(services, fields.model, session=session)
     plan = planner.plan(frozenset(), None)
@@ -133,12 +138,17 @@ class _EmbeddingPlanner:
 
 
 async def _session(
-    services: GatewayServices, fields: EmbeddingFields, *, headers: Mapping[str, str], record: RequestRecord
+    services: GatewayServices,
+    fields: EmbeddingFields,
+    *,
+    headers: Mapping[str, str],
+    record: RequestRecord,
+    owner: str,
 ) -> SessionState:
     """Return the allow and disable rules of the session; its forced and sticky targets are chat models."""
     controls = metadata_control_fields(fields.metadata)
-    scope = identify("chat", headers, controls, chain=None, request_id=record.id)
-    record.session = scope.key if scope.lasts else ""
+    scope = identify("chat", headers, controls, chain=None, request_id=record.id, owner=owner)
+    record.session = scope.name if scope.lasts else ""
     state = services.sessions.peek(scope) or await services.sessions.load(scope)
     return SessionState(allow=state.allow, disable=state.disable)
 

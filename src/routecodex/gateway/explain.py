@@ -21,7 +21,7 @@ def explain(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> d
         "class": {"route": query.route, "reason": query.why},
         "model": query.model,
         "tokens": query.tokens,
-        "session": context.scope.key if context.scope.lasts else None,
+        "session": context.scope.name if context.scope.lasts else None,
         "steps": [
             {"target": str(step.target), "reason": step.reason, "route": step.route} for step in plan.steps
         ],

@@ -303,7 +303,9 @@ class Gateway:
         rows = self.health.report(self._clock())
         clock = await self.clock_service.summary(session_name(context.scope))
         session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
-        return gateway_replies.status(session, context.operator, rows, session=context.scope.key, clock=clock)
+        return gateway_replies.status(
+            session, context.operator, rows, session=context.scope.name, clock=clock
+        )
 
     async def plan(self, request: ClientRequest) -> RoutePlan:
         """Plan a request without changing state; targets that are cooling down come last."""
@@ -326,11 +328,18 @@ class Gateway:
         """Count the tokens of a request, without generating anything."""
         return await count_tokens.count(self.services, request, await self.plan(request), record=record)
 
-    async def embed(self, body: bytes, *, headers: Mapping[str, str], record: RequestRecord) -> bytes:
+    async def embed(
+        self, body: bytes, *, headers: Mapping[str, str], record: RequestRecord, owner: str = ""
+    ) -> bytes:
         """Return the embeddings of a request, as its provider wrote them."""
-        return await embeddings.embed(self.services, body, headers=headers, record=record)
+        return await embeddings.embed(self.services, body, headers=headers, record=record, owner=owner)
 
     async def _may_be_stored_upstream(self, request: ClientRequest) -> bool:
-        """Return whether every target stores its answers: one that is unknown here may be stored there."""
+        """Return whether every target stores its answers: one that is unknown here may be stored there.
+
+        With several clients it may be another client's, so that no provider is asked for it.
+        """
+        if request.owner:
+            return False
         steps = (await self.plan(request)).steps
         return all(self._chains.stores_answers(step.target) for step in steps)

@@ -45,8 +45,8 @@ class ClientRequest:
     `wire` is the request as providers may see it: control fields and instructions are stripped, and for
     Responses the stored history is expanded. `original` is the request without that history, `received` the
     request as the client sent it; both are None while they equal `wire`. `holder` names the provider and key
-    that store the conversation themselves, `chain` the request that began it. `session` is the key of its
-    state, once known.
+    that store the conversation themselves, `chain` the request that began it. `session` is the name of its
+    scope, once known. `owner` is the client that its state belongs to, if there are several clients.
     """
 
     __slots__ = (
@@ -62,6 +62,7 @@ class ClientRequest:
         "image_descriptions",
         "notices",
         "original",
+        "owner",
         "query",
         "received",
         "retried_empty",
@@ -80,6 +81,7 @@ class ClientRequest:
         created: int,
         query: str = "",
         client_name: str = "",
+        owner: str = "",
     ) -> None:
         self.id = id
         self.codec = codec
@@ -89,6 +91,7 @@ class ClientRequest:
         self.created = created
         self.query = query
         self.client_name = client_name
+        self.owner = owner
         self.original: WireRequest | None = None
         self.received: WireRequest | None = None
         self.holder: tuple[str, str] | None = None

@@ -20,6 +20,8 @@ class ClientAccess:
     def __init__(self, config: Config) -> None:
         server = config.server
         self._keys = {_digest(row.key.reveal()): row.name for row in server.client_keys}
+        self.isolates: bool = bool(server.state_owners)
+        """Whether there are several clients, so that state belongs to one of them."""
         self._hosts: frozenset[str] | None = None
         self._cached_hosts: set[str] = set()
         if is_loopback(server.host) and "*" not in server.allowed_hosts:

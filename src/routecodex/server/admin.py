@@ -13,13 +13,14 @@
 | `/admin/reload`       |                                         | reloads the configuration file      |
 | `/admin/explain`      |                                         | the plan of a request, without call |
 
-A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`.
+A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`. With several clients a row has
+the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
@@ -33,7 +34,13 @@ from routecodex.gateway.request import ClientRequest, fresh_id
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.registry import Selector
-from routecodex.routing.state import RoutingChange, SessionState, change_server, change_session
+from routecodex.routing.state import (
+    NOTHING_SET,
+    RoutingChange,
+    SessionState,
+    change_server,
+    change_session,
+)
 from routecodex.server import paths
 from routecodex.server.access import AdminAccess
 from routecodex.server.announce import Announcement
@@ -54,6 +61,7 @@ class RoutingRequest(RoutingChange, frozen=True, kw_only=True, forbid_unknown_fi
     """A change of the routing state of one session, or of the server."""
 
     session: str | None = None
+    client: str | None = None
 
 
 class HealthReset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +87,7 @@ class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body: Raw
     headers: dict[str, str] = {}
     path: str = ""
+    client: str | None = None
 
 
 _routing_changes = Decoder(RoutingRequest)
@@ -152,9 +161,9 @@ class AdminApi:
         }
 
     async def _routing(self, request: HttpRequest) -> AdminReply:
-        return await self._routing_of(_checked_session(request.query_param("session")))
+        return await self._routing_of(self._selected(request))
 
-    async def _routing_of(self, session: str | None) -> AdminReply:
+    async def _routing_of(self, scopes: Sequence[Scope] | None) -> AdminReply:
         gateway, about = self._gateway(), self._about
         operator = await gateway.operator.load()
         return {
@@ -162,15 +171,41 @@ class AdminApi:
             "url": about.url,
             "alive": True,
             "routing": {"sticky": operator.sticky, "allow": operator.allow, "disable": operator.disable},
-            "sessions": [_session_row(scope, state) for scope, state in await self._session_states(session)],
+            "sessions": [_session_row(scope, state) for scope, state in await self._session_states(scopes)],
         }
 
-    async def _session_states(self, session: str | None) -> list[tuple[Scope, SessionState]]:
+    async def _session_states(self, scopes: Sequence[Scope] | None) -> list[tuple[Scope, SessionState]]:
         sessions = self._gateway().sessions
-        if session is None:
+        if scopes is None:
             return await sessions.list(_MAX_SESSIONS)
-        scope = _scope(session)
-        return [(scope, await sessions.load_shown(scope))]
+        if len(scopes) == 1:
+            return [(scopes[0], await sessions.load_shown(scopes[0]))]
+        found = await sessions.list_set(scopes)
+        return found or [(Scope(scopes[0].kind, scopes[0].id), NOTHING_SET)]
+
+    def _selected(self, request: HttpRequest) -> list[Scope] | None:
+        """Return the scopes that the parameters of a call select; None for all."""
+        session, client = request.query_param("session"), request.query_param("client")
+        if _checked_session(session) is None:
+            if client is not None:
+                raise BadRequest("client: needs a session beside it", param="client")
+            return None
+        return self._scopes(session or "", client)
+
+    def _scopes(self, session: str, client: str | None) -> list[Scope]:
+        """Return the sessions of this id: that of the client, or without one those of all clients."""
+        return [_scope(session, owner) for owner in self._owners(client)]
+
+    def _owners(self, client: str | None) -> tuple[str, ...]:
+        """Return the owner of a client's state; without a client all owners."""
+        server = self._gateway().config.server
+        owners = server.state_owners
+        if client is None:
+            return owners or ("",)
+        if client not in {row.name for row in server.client_keys}:
+            known = ", ".join(owners) or "there is at most one"
+            raise NotFound(f"no client is called {client[:80]!r}; clients: {known}", code="unknown_client")
+        return (client if owners else "",)
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
         change = _body(request, _routing_changes)
@@ -178,14 +213,28 @@ class AdminApi:
             raise BadRequest("no change was sent; set sticky, allow, disable, enable or clear")
         gateway = self._gateway()
         registry = gateway.registry
-        if _checked_session(change.session) is not None:
-            scope = _scope(change.session or "")
-            await gateway.sessions.change(
-                scope, lambda state: change_session(state, change, registry=registry, now=time.time())
-            )
-        else:
+        if _checked_session(change.session) is None:
             await gateway.operator.change(lambda state: change_server(state, change, registry=registry))
-        return await self._routing_of(change.session)
+            return await self._routing_of(None)
+        scope = await self._one_scope(change.session or "", change.client)
+        await gateway.sessions.change(
+            scope, lambda state: change_session(state, change, registry=registry, now=time.time())
+        )
+        return await self._routing_of([scope])
+
+    async def _one_scope(self, session: str, client: str | None) -> Scope:
+        """Return the session to change; with several of this id, the only one that has something set."""
+        scopes = self._scopes(session, client)
+        if len(scopes) > 1:
+            scopes = [scope for scope, _ in await self._gateway().sessions.list_set(scopes)]
+        if len(scopes) == 1:
+            return scopes[0]
+        names = ", ".join(self._gateway().config.server.state_owners)
+        raise BadRequest(
+            f"client: session {session[:80]!r} may be that of several clients; name one of {names}",
+            param="client",
+            code="client_required",
+        )
 
     async def _health(self, _request: HttpRequest) -> AdminReply:
         health = self._gateway().health
@@ -203,8 +252,8 @@ class AdminApi:
                 raise ProviderNotAvailable.unknown(target)
         return {"reset": await gateway.health.reset(selector)}
 
-    async def _sessions(self, _request: HttpRequest) -> AdminReply:
-        rows = await self._session_states(None)
+    async def _sessions(self, request: HttpRequest) -> AdminReply:
+        rows = await self._session_states(self._selected(request))
         return {
             "sessions": [
                 _session_row(scope, state) | {"updated_at": state.updated_at} for scope, state in rows
@@ -219,9 +268,10 @@ class AdminApi:
             )
         return {"requests": await self._recent_requests(limit)}
 
-    async def _clock(self, _request: HttpRequest) -> AdminReply:
+    async def _clock(self, request: HttpRequest) -> AdminReply:
         clock = self._gateway().clock_service
-        return {"clock": clock.report(), "sessions": await clock.sessions(_MAX_SESSIONS)}
+        sessions = await clock.sessions(_MAX_SESSIONS, self._selected(request))
+        return {"clock": clock.report(), "sessions": sessions}
 
     async def _cancel_task(self, request: HttpRequest) -> AdminReply:
         task_id = _body(request, _clock_cancels).task_id
@@ -256,6 +306,8 @@ class AdminApi:
             arrived=time.monotonic(),
             created=int(time.time()),
             query=explain.path.partition("?")[2],
+            client_name=explain.client or "",
+            owner="" if explain.client is None else self._owners(explain.client)[0],
         )
         return await self._gateway().explain(explained)
 
@@ -294,18 +346,20 @@ def _checked_session(session: str | None) -> str | None:
     return session
 
 
-def _scope(name: str) -> Scope:
+def _scope(name: str, owner: str) -> Scope:
     """Return the scope of an id as `session_name` shows it."""
     kind, colon, rest = name.partition(":")
     if colon and kind in KINDS:
-        return Scope(KINDS[kind], bounded_id(rest))
-    return Scope("session", bounded_id(name))
+        return Scope(KINDS[kind], bounded_id(rest), owner)
+    return Scope("session", bounded_id(name), owner)
 
 
 def _session_row(scope: Scope, state: SessionState) -> AdminReply:
     stop = state.stop_message
+    client = {"client": scope.owner} if scope.owner else {}
     return {
-        "id": session_name(scope.key),
+        "id": session_name(scope.name),
+        **client,
         "force": state.force.target if state.force is not None else None,
         "sticky": state.sticky,
         "allow": state.allow,

@@ -83,18 +83,29 @@ class JsonArrayReply:
 
 
 class ApiCall:
-    """One call that passed the access checks: request, reply, endpoint, client and id."""
+    """One call that passed the access checks: request, reply, endpoint, client and id.
 
-    __slots__ = ("client_name", "endpoint", "id", "reply", "request")
+    `owner` is the client that its state belongs to; empty with one client, or none.
+    """
+
+    __slots__ = ("client_name", "endpoint", "id", "owner", "reply", "request")
 
     def __init__(
-        self, request: HttpRequest, reply: Reply, *, endpoint: Endpoint, id: str, client_name: str
+        self,
+        request: HttpRequest,
+        reply: Reply,
+        *,
+        endpoint: Endpoint,
+        id: str,
+        client_name: str,
+        owner: str,
     ) -> None:
         self.request: Final = request
         self.reply: Final = reply
         self.endpoint: Final = endpoint
         self.id: Final = id
         self.client_name: Final = client_name
+        self.owner: Final = owner
 
 
 _JSON = (b"content-type", b"application/json")
@@ -184,7 +195,14 @@ class App:
             self.active += 1
             try:
                 await self._handlers[endpoint.name](
-                    ApiCall(request, reply, endpoint=endpoint, id=request_id, client_name=client_name)
+                    ApiCall(
+                        request,
+                        reply,
+                        endpoint=endpoint,
+                        id=request_id,
+                        client_name=client_name,
+                        owner=client_name if self._access.isolates else "",
+                    )
                 )
             finally:
                 self.active -= 1
@@ -221,6 +239,7 @@ class App:
             created=int(time()),
             query=call.request.query,
             client_name=call.client_name,
+            owner=call.owner,
         )
 
     def _check_entries(self, wire_request: WireRequest) -> None:
@@ -249,19 +268,19 @@ class App:
         response_id = call.endpoint.argument
         if call.request.method == "GET":
             _reject_stream(call.request)
-            entry = await self._gateway.history.get(response_id)
+            entry = await self._gateway.history.get(response_id, call.owner)
             await call.reply.send(200, _headers(call.id), bytes(entry.response))
             return
-        await self._gateway.history.delete(response_id)
+        await self._gateway.history.delete(response_id, call.owner)
         await _send(call.reply, {"id": response_id, "object": "response", "deleted": True}, call.id)
 
     async def _input_items(self, call: ApiCall) -> None:
-        items = await self._gateway.history.input_items(call.endpoint.argument)
+        items = await self._gateway.history.input_items(call.endpoint.argument, call.owner)
         parameters = {name: call.request.query_param(name) for name in ("limit", "order", "after")}
         await _send(call.reply, history.page(items, parameters), call.id)
 
     async def _submit(self, call: ApiCall) -> None:
-        entry = await self._gateway.history.get(call.endpoint.argument)
+        entry = await self._gateway.history.get(call.endpoint.argument, call.owner)
         codec = CODECS["responses"]
         wire_request = codec.validate(history.submit(entry.turn, call.request.body))
         await self._gateway.answer(self._client_request(codec, wire_request, call), call.reply)
@@ -269,7 +288,9 @@ class App:
     async def _embeddings(self, call: ApiCall) -> None:
         record = _record(call, route="embeddings", model="")
         with self._gateway.services.recorded(record):
-            body = await self._gateway.embed(call.request.body, headers=call.request.headers, record=record)
+            body = await self._gateway.embed(
+                call.request.body, headers=call.request.headers, record=record, owner=call.owner
+            )
         await call.reply.send(200, [*_headers(call.id), *routing_headers(record)], body)
 
     async def _models(self, call: ApiCall) -> None:

@@ -48,7 +48,7 @@ class TurnContext:
     """One turn as server tools see it.
 
     `captured` is the request without anything injected, `tool_names` the tools of the gateway that the model
-    was offered.
+    was offered. `owner` is the client whose state the turn may use, if there are several.
     """
 
     def __init__(
@@ -60,9 +60,11 @@ class TurnContext:
         now: Callable[[], float],
         streaming: bool = False,
         notices: Notices | None = None,
+        owner: str = "",
     ) -> None:
         self.id = id
         self.session = session
+        self.owner = owner
         self.captured = captured
         self.now = now
         self.streaming = streaming
@@ -184,7 +186,7 @@ class ServerToolPlugin(Plugin):
 
     async def on_before_request(self, run: Any) -> None:
         request: Request = run.request_body
-        request = await self._hidden.restored(request, self._session)
+        request = await self._hidden.restored(request, self._session, owner=self._turn.owner)
         for tool in self._tools:
             try:
                 request = await tool.inject(self._turn, request)
@@ -243,7 +245,9 @@ class ServerToolPlugin(Plugin):
         hidden = await asyncio.gather(*(self._run_call(call) for call in own_calls))
         if client_calls:
             placed = _with_positions(run.current_message.response(), hidden)
-            await self._hidden.keep(self._session, placed, beside=[call.id for call in client_calls])
+            await self._hidden.keep(
+                self._session, placed, beside=[call.id for call in client_calls], owner=self._turn.owner
+            )
         elif not self._is_loop(own_calls) and not self._is_late(
             "the results of its calls are not told to the model"
         ):

@@ -64,32 +64,37 @@ FORMAT = CellFormat(
 
 
 class HiddenToolCalls:
-    """Hidden calls by their session and the ids of the client's calls in the same answer."""
+    """Hidden calls by their session and the ids of the client's calls in the same answer.
+
+    Without a session they are kept by these ids alone; with several clients, below their `owner`.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cell = Cell(store, FORMAT, cached=_CACHED, ttl=TTL)
         self._saves = 0
 
-    async def keep(self, session: str | None, calls: Sequence[HiddenCall], *, beside: Sequence[str]) -> None:
+    async def keep(
+        self, session: str | None, calls: Sequence[HiddenCall], *, beside: Sequence[str], owner: str = ""
+    ) -> None:
         """Save calls that the client does not see; while the store is down the model forgets them."""
         group = HiddenCallGroup(session or "", tuple(beside), tuple(calls))
         try:
             for call_id in beside:
-                await self._cell.edit(_key(session, call_id), lambda _: (group, None))
+                await self._cell.edit(_key(session, call_id, owner), lambda _: (group, None))
             self._saves += 1
             if self._saves % _TRIM_EVERY == 0:
                 await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
         except StoreError as exc:
             log.error("calls of server tools cannot be put back later: %s", exc)
 
-    async def restored(self, request: Request, session: str | None) -> Request:
+    async def restored(self, request: Request, session: str | None, *, owner: str = "") -> Request:
         """Return the request with the hidden calls and their results inserted."""
         messages = list(request.messages)
         known = {part.id for message in messages for part in message.parts if isinstance(part, ToolCall)}
         changed = False
         for at, message in enumerate(messages):
-            group = await self._group(message, session)
+            group = await self._group(message, session, owner)
             ids = {call.id for call in group.pairs}
             # A client may send the calls of one answer in several messages: insert the hidden ones once.
             results_at = _first_result(messages, at, group) if ids and not ids & known else None
@@ -101,17 +106,19 @@ class HiddenToolCalls:
             changed = True
         return replace(request, messages=tuple(messages)) if changed else request
 
-    async def _group(self, message: Message, session: str | None) -> HiddenCallGroup:
+    async def _group(self, message: Message, session: str | None, owner: str) -> HiddenCallGroup:
         ids = [part.id for part in message.parts if isinstance(part, ToolCall)]
         if message.role != "assistant" or not ids:
             return _NO_CALLS
-        key = _key(session, ids[0])
+        key = _key(session, ids[0], owner)
         return self._cell.peek(key) or await self._cell.load(key)
 
 
-def _key(session: str | None, call_id: str) -> str:
-    digest = blake2b(f"{session or ''}\0{call_id}".encode("utf-8", "surrogatepass"), digest_size=16)
-    return digest.hexdigest()
+def _key(session: str | None, call_id: str, owner: str) -> str:
+    """Return the key of a group; the owner is a key of the hash, so that no id can stand for it."""
+    secret = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=32).digest() if owner else b""
+    text = f"{session or ''}\0{call_id}".encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=16, key=secret).hexdigest()
 
 
 def _with_calls(message: Message, group: HiddenCallGroup) -> Message:

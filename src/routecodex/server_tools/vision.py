@@ -91,12 +91,23 @@ class DescriptionCache:
 
 
 class ImageDescriptions:
-    """Descriptions of the images of one client request; each image is described once for all targets."""
+    """Descriptions of the images of one client request; each image is described once for all targets.
+
+    With several clients they are cached for the `owner` alone: who knows an address or a file id need not be
+    allowed to see the image.
+    """
 
     def __init__(
-        self, cache: DescriptionCache, describe: Describe, *, note: Callable[[str], None], max_images: int
+        self,
+        cache: DescriptionCache,
+        describe: Describe,
+        *,
+        note: Callable[[str], None],
+        max_images: int,
+        owner: str = "",
     ) -> None:
         self._cache = cache
+        self._owner = owner
         self._describe = describe
         self._note = note
         self._remaining = max_images
@@ -105,7 +116,7 @@ class ImageDescriptions:
 
     async def replace_images(self, request: Request, *, target: str) -> Request:
         """Return the request with a description for every image; the same object if it has none."""
-        images = {image_key(image): image for image in images_of(request)}
+        images = {image_key(image, self._owner): image for image in images_of(request)}
         if not images:
             return request
         # The newest come first: beyond the limit, the oldest matter least.
@@ -147,7 +158,11 @@ class ImageDescriptions:
     def _replaced(self, part: Part) -> Part:
         if isinstance(part, ToolResult):
             return replace(part, parts=tuple(self._replaced(inner) for inner in part.parts))
-        return Text(self._descriptions[image_key(part)], cache=part.cache) if _is_image(part) else part
+        return (
+            Text(self._descriptions[image_key(part, self._owner)], cache=part.cache)
+            if _is_image(part)
+            else part
+        )
 
 
 def may_hold_images(protocol: ProtocolName, body: bytes) -> bool:
@@ -163,10 +178,11 @@ def images_of(request: Request) -> Iterator[Media]:
             yield from (image for image in inner if _is_image(image))
 
 
-def image_key(image: Media) -> str:
-    """Return the hash of an image's data, URL or file id."""
+def image_key(image: Media, owner: str = "") -> str:
+    """Return the hash of an image's data, URL or file id, for one client if there are several."""
     source = image.data or image.url or image.file_id or ""
-    return blake2b(source.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    client = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=32).digest() if owner else b""
+    return blake2b(source.encode("utf-8", "surrogatepass"), digest_size=20, key=client).hexdigest()
 
 
 def description_request(image: Media, source: ProtocolName, *, max_tokens: int) -> Request:

@@ -15,7 +15,9 @@ from routecodex.gateway.context.identity import (
     ScopeKind,
     bounded_id,
     identify,
+    owned_key,
     session_of_user,
+    split_key,
 )
 from routecodex.protocols.control_fields import ControlFields
 from routecodex.stores.file_format import encode_name
@@ -312,6 +314,32 @@ def test_scopes_of_different_kinds_have_different_keys(
     one: ScopeKind, other: ScopeKind, id: str, other_id: str
 ) -> None:
     assert (Scope(one, id).key == Scope(other, other_id).key) == ((one, id) == (other, other_id))
+
+
+# Letters of prefixes and separators, so that one pair comes close to another.
+hostile = st.text(alphabet="client~:%7Eason \u00e9", max_size=16) | st.text(max_size=4)
+scopes = st.builds(Scope, kinds, hostile, hostile)
+
+
+@given(one=scopes, other=scopes)
+def test_no_client_and_id_make_the_key_of_another_pair(one: Scope, other: Scope) -> None:
+    same = (one.kind, one.id, one.owner) == (other.kind, other.id, other.owner)
+    assert (one.key == other.key) == (one == other) == same
+    assert split_key(one.key) == (one.owner, one.name)
+
+
+@given(one=hostile, other=hostile, key=hostile, other_key=hostile)
+def test_every_owner_and_key_have_a_key_of_their_own(one: str, other: str, key: str, other_key: str) -> None:
+    keys = [owned_key(one, key), owned_key(other, other_key)]
+    assert (keys[0] == keys[1]) == ((one, key) == (other, other_key))
+    assert split_key(keys[0]) == (one, key)
+
+
+def test_a_scope_without_an_owner_has_the_plain_key() -> None:
+    scope = scope_of({"x-session-id": "s-1"})
+    assert (scope.key, scope.name, scope.owner) == ("session:s-1", "session:s-1", "")
+    owned = Scope("session", "s-1", "a b:c")
+    assert (owned.key, owned.name) == ("client~a%20b%3Ac:session:s-1", "session:s-1")
 
 
 @given(text=st.text(alphabet="session_ {}\"':-0aF"))

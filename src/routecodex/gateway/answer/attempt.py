@@ -115,7 +115,7 @@ class Attempt:
         )
 
     def _encode_canonical(self, canonical: Request, prepared: PreparedTarget) -> EncodedRequest:
-        recalled = self._services.reasoning.recall(canonical, prepared.target.provider)
+        recalled = self._services.reasoning.recall(canonical, prepared.target.provider, self._request.owner)
         return prepared.codec.encode_request(prepared.fit(recalled), prepared.options)
 
     async def _describe_images(self, canonical: Request) -> Request:
@@ -156,7 +156,7 @@ class Attempt:
         if codec is request.codec:
             stream = RelayedStream(response, codec.relay(reply), prepared.upstream, None)
         else:
-            recorder = ReasoningRecorder(services.reasoning, reply.provider)
+            recorder = ReasoningRecorder(services.reasoning, reply.provider, request.owner)
             pipe = _translation(request, codec, reply, recorder)
             stream = RelayedStream(response, pipe, prepared.upstream, recorder)
         await stream.open()
@@ -201,7 +201,7 @@ async def open_events(
     """Open an answer that comes as events in the client's protocol: of a built-in provider or the gateway."""
     if not request.wire.stream:
         return _encode_whole(services, request, reply, await collect_events(events))
-    recorder = ReasoningRecorder(services.reasoning, reply.provider)
+    recorder = ReasoningRecorder(services.reasoning, reply.provider, request.owner)
     stream = EventStream(events, _translation(request, codec or request.codec, reply, recorder), recorder)
     await stream.open()
     return stream
@@ -219,7 +219,7 @@ def _encode_whole(
     services: GatewayServices, request: ClientRequest, reply: ReplyContext, events: Sequence[Event]
 ) -> WholeAnswer:
     reply.request = request.canonical()
-    recorder = ReasoningRecorder(services.reasoning, reply.provider)
+    recorder = ReasoningRecorder(services.reasoning, reply.provider, request.owner)
     for event in events:
         recorder(event)
     response, lost = replace_foreign_parts(fold(events), request.codec)

@@ -227,7 +227,7 @@ class ServerToolTurn:
         self, answer: FirstContentBuffer, failover: Failover
     ) -> AsyncGenerator[EventBatch, None]:
         """Write the events of an answer; yield each batch that was written."""
-        recorder = ReasoningRecorder(self._services.reasoning, answer.provider)
+        recorder = ReasoningRecorder(self._services.reasoning, answer.provider, self._request.owner)
         failed: Failed | None = None
         async with aclosing(answer.batches()) as batches:
             async for batch in batches:

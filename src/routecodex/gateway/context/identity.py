@@ -3,14 +3,20 @@
 An id is hostile input. It is stored as it came, without white space around it. Two different ids never become
 one, even if one of them is not valid Unicode. An id longer than any client sends is stored as its hash, which
 bounds the size of stored keys.
+
+With several clients, what a request stores belongs to its client, the owner: `owned_key` puts the client's
+name before the key. No id that a client chooses makes the key of another client. With one client, or none,
+there is no owner, and keys are the plain ones.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final, Literal
+from urllib.parse import quote, unquote
 
 from msgspec.json import Decoder
 
@@ -22,28 +28,67 @@ ScopeKind = Literal["session", "conversation", "chain", "request"]
 
 
 class Scope:
-    """Key under which the state of a request is kept; `lasts` if a later request can have the same one."""
+    """Key under which the state of a request is kept; `lasts` if a later request can have the same one.
 
-    __slots__ = ("id", "kind", "lasts")
+    `owner` is the client that it belongs to, if there are several.
+    """
 
-    def __init__(self, kind: ScopeKind, id: str) -> None:
+    __slots__ = ("id", "kind", "lasts", "owner")
+
+    def __init__(self, kind: ScopeKind, id: str, owner: str = "") -> None:
         self.kind: Final = kind
         self.id: Final = id
+        self.owner: Final = owner
         self.lasts: Final = kind != "request"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scope) and self.kind == other.kind and self.id == other.id
+        return isinstance(other, Scope) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.id))
+        return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"Scope({self.kind!r}, {self.id!r})"
+        return f"Scope({self.kind!r}, {self.id!r}{f', {self.owner!r}' if self.owner else ''})"
+
+    @property
+    def name(self) -> str:
+        """The scope as its client and people see it, without the owner."""
+        return f"{self.kind}:{self.id}"
 
     @property
     def key(self) -> str:
-        """The key in a store; scopes of different kinds never share one."""
-        return f"{self.kind}:{self.id}"
+        """The key in a store; scopes of different kinds or owners never share one."""
+        name = f"{self.kind}:{self.id}"
+        return owned_key(self.owner, name) if self.owner else name
+
+
+OWNED: Final = "client~"
+"""Prefix of the keys of a client's values."""
+
+
+def owned_key(owner: str, key: str) -> str:
+    """Return the key of a client's value; without an owner the key itself.
+
+    Every pair has its own key: the name is encoded, and a plain key that begins as a client's one is given
+    to the client without a name, which does not exist.
+    """
+    if not owner and not key.startswith(OWNED):
+        return key
+    return _owner_prefix(owner) + key
+
+
+@functools.lru_cache(maxsize=1024)
+def _owner_prefix(owner: str) -> str:
+    name = quote(owner.encode("utf-8", "surrogatepass"), safe="")
+    return f"{OWNED}{name}:"
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return the owner and the plain key of a key that `owned_key` made."""
+    if not key.startswith(OWNED):
+        return "", key
+    name, _, plain = key[len(OWNED) :].partition(":")
+    return unquote(name, errors="surrogatepass"), plain
 
 
 SESSION_HEADERS: tuple[str, ...] = (
@@ -91,6 +136,7 @@ def identify(
     *,
     chain: str | None,
     request_id: str,
+    owner: str = "",
 ) -> Scope:
     """Return the scope of a request; `chain` is the id of the request that began its chain of responses.
 
@@ -106,12 +152,12 @@ def identify(
         or (responses and (_trimmed(controls.prompt_cache_key) or _trimmed(controls.conversation)))
     )
     if session:
-        return Scope("session", _stored_id(session))
+        return Scope("session", _stored_id(session), owner)
     conversation = _trimmed(controls.conversation_id) or _first_header(headers, CONVERSATION_HEADERS)
     if conversation:
-        return Scope("conversation", _stored_id(conversation))
+        return Scope("conversation", _stored_id(conversation), owner)
     if responses:
-        return Scope("chain", _stored_id(_trimmed(chain) or request_id))
+        return Scope("chain", _stored_id(_trimmed(chain) or request_id), owner)
     return Scope("request", request_id)
 
 

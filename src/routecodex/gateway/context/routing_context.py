@@ -92,7 +92,7 @@ class RoutingContextBuilder:
             request.wire = request.received
         controls = read_control_fields(request.wire)
         scope = self._scope(request, controls)
-        request.session = scope.key if scope.lasts else ""
+        request.session = scope.name if scope.lasts else ""
         instructions = self._extract_instructions(request)
         if controls is not NO_CONTROL_FIELDS:
             self._strip_controls(request)
@@ -112,7 +112,12 @@ class RoutingContextBuilder:
 
     def _scope(self, request: ClientRequest, controls: ControlFields) -> Scope:
         scope = identify(
-            request.codec.name, request.headers, controls, chain=request.chain, request_id=request.id
+            request.codec.name,
+            request.headers,
+            controls,
+            chain=request.chain,
+            request_id=request.id,
+            owner=request.owner,
         )
         if scope.kind == "chain" and request.chain is None and request.wire.view.store is False:
             return Scope("request", scope.id)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from routecodex.canon.errors import Overloaded
 from routecodex.config.server_tools import ClockConfig
 from routecodex.gateway.context.gateway_replies import ClockSummary
+from routecodex.gateway.context.identity import Scope, split_key
+from routecodex.gateway.internal.tool_turn import session_name
 from routecodex.routing.instructions import strip
 from routecodex.server_tools.clock import clock_tool, network_time, task_store
 from routecodex.server_tools.clock.actions import ClockActions
@@ -19,7 +21,7 @@ from routecodex.server_tools.clock.deliveries import Deliveries
 from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.due_timer import DueTimer, ExpirySweep, Holds
 from routecodex.server_tools.clock.network_time import NetworkTime
-from routecodex.server_tools.clock.task import Task
+from routecodex.server_tools.clock.task import SessionTasks, Task
 from routecodex.server_tools.clock.task_store import TaskOverview, TaskStore
 from routecodex.server_tools.clock.timestamps import time_zone, utc_text
 from routecodex.stores.store import Store, StoreError
@@ -96,11 +98,11 @@ class ClockService:
             tasks = None
         return ClockSummary(tasks, self._zone, self.time.state)
 
-    async def sessions(self, limit: int) -> list[dict[str, Any]]:
-        """Return the sessions with tasks as operators see them, the last written first."""
+    async def sessions(self, limit: int, only: Sequence[Scope] | None = None) -> list[dict[str, Any]]:
+        """Return the sessions with tasks as operators see them, the last written first; `only` selects."""
+        names = None if only is None else [name for scope in only if (name := session_name(scope))]
         try:
-            sessions = await self._overview.sessions(limit)
-            return [{"id": one.session_id, "tasks": [*map(_task_fields, one.tasks)]} for one in sessions]
+            return [*map(_session_fields, await self._overview.sessions(limit, names))]
         except StoreError as exc:
             log.error("tasks cannot be listed: %s", exc)
             raise Overloaded(
@@ -145,6 +147,12 @@ class ClockService:
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background = []
         await self._deliveries.close()
+
+
+def _session_fields(session: SessionTasks) -> dict[str, Any]:
+    owner, id = split_key(session.session_id)
+    client = {"client": owner} if owner else {}
+    return {"id": id, **client, "tasks": [*map(_task_fields, session.tasks)]}
 
 
 def _task_fields(task: Task) -> dict[str, Any]:

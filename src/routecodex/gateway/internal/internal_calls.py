@@ -76,7 +76,7 @@ class InternalCalls:
             client_name="gateway",
             arrived=time.monotonic(),
         )
-        record.session = context.scope.key if context.scope.lasts else ""
+        record.session = context.scope.name if context.scope.lasts else ""
         failover = Failover(services, planner, record=record)
         with services.recorded(record):
             try:
@@ -152,7 +152,11 @@ class ImageDescriber:
             return await self._describe(image, request, context)
 
         return ImageDescriptions(
-            self._cache, describe, note=request.notices.add, max_images=self._options.max_images
+            self._cache,
+            describe,
+            note=request.notices.add,
+            max_images=self._options.max_images,
+            owner=request.owner,
         )
 
     async def _describe(self, image: Media, request: ClientRequest, context: RoutingContext) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from routecodex.canon.request import Request
 from routecodex.gateway.answer.prepared_target import PreparedTarget
-from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.context.identity import Scope, owned_key
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest
 from routecodex.routing.state import StopMessageState
@@ -30,6 +30,7 @@ class GatewayTurn(TurnContext):
             now=now,
             streaming=request.wire.stream,
             notices=request.notices,
+            owner=request.owner,
         )
         self.context = context
         self.headers = request.headers
@@ -74,4 +75,4 @@ def session_name(scope: Scope) -> str | None:
     if not scope.lasts:
         return None
     plain = scope.kind == "session" and not scope.id.startswith(_KINDS)
-    return scope.id if plain else scope.key
+    return owned_key(scope.owner, scope.id if plain else scope.name)

@@ -2,14 +2,15 @@
 
 Some providers (Anthropic, Gemini, OpenAI Responses) require their signed reasoning back with the results of
 a tool call, and some client protocols (chat) cannot carry it. It is cached by the id of the call and restored
-when the conversation returns to its provider. A signature is never sent to another provider.
+when the conversation returns to its provider. A signature is never sent to another provider. Ids of calls
+are no secrets: with several clients, reasoning is restored for the client alone that it was answered to.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +22,10 @@ from routecodex.gateway.state.signature_owners import SignatureOwners
 
 _CALLS = 16_384
 _BYTES = 64 * 1024 * 1024
+
+
+CallKey: TypeAlias = str | tuple[str, str]
+"""The id of a call, with the client that it belongs to if there are several."""
 
 
 class CallReasoning(Struct, frozen=True):
@@ -44,57 +49,65 @@ class ReasoningCache:
         self, owners: SignatureOwners | None = None, *, calls: int = _CALLS, size: int = _BYTES
     ) -> None:
         self.owners: SignatureOwners = owners or SignatureOwners()
-        self._calls: OrderedDict[str, CallReasoning] = OrderedDict()
+        self._calls: OrderedDict[CallKey, CallReasoning] = OrderedDict()
         self._bytes = 0
         self._most_calls, self._most_bytes = calls, size
 
-    def keep(self, call_id: str, reasoning: CallReasoning) -> None:
-        """Cache the reasoning behind a call."""
-        old = self._calls.pop(call_id, None)
+    def keep(self, call_id: str, reasoning: CallReasoning, *, owner: str = "") -> None:
+        """Cache the reasoning behind a call of a client."""
+        key = _call_key(owner, call_id)
+        old = self._calls.pop(key, None)
         self._bytes += reasoning.size - (old.size if old else 0)
-        self._calls[call_id] = reasoning
+        self._calls[key] = reasoning
         while len(self._calls) > self._most_calls or self._bytes > self._most_bytes:
             _, oldest = self._calls.popitem(last=False)
             self._bytes -= oldest.size
 
-    def recall(self, request: Request, provider: str) -> Request:
-        """Return the request with this provider's reasoning restored before its own calls."""
+    def recall(self, request: Request, provider: str, owner: str = "") -> Request:
+        """Return the request of a client with this provider's reasoning restored before its own calls."""
         if not self._calls:
             return request
-        messages = tuple(self._restored(message, provider) for message in request.messages)
+        messages = tuple(self._restored(message, provider, owner) for message in request.messages)
         return request if messages == request.messages else replace(request, messages=messages)
 
-    def _restored(self, message: Message, provider: str) -> Message:
+    def _restored(self, message: Message, provider: str, owner: str) -> Message:
         if message.role != "assistant":
             return message
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         cached = [
-            found for call in calls if (found := self._calls.get(call.id)) and found.provider == provider
+            found
+            for call in calls
+            if (found := self._calls.get(_call_key(owner, call.id))) and found.provider == provider
         ]
         if not cached:
             return message
-        parts: list[Part] = [self._signed(part, provider) for part in message.parts]
+        parts: list[Part] = [self._signed(part, provider, owner) for part in message.parts]
         if not any(isinstance(part, Reasoning) and part.signature for part in parts):
             parts = [*cached[0].parts, *(part for part in parts if not isinstance(part, Reasoning))]
         return replace(message, parts=tuple(parts))
 
-    def _signed(self, part: Part, provider: str) -> Part:
+    def _signed(self, part: Part, provider: str, owner: str) -> Part:
         if not isinstance(part, ToolCall) or part.signature is not None:
             return part
-        found = self._calls.get(part.id)
+        found = self._calls.get(_call_key(owner, part.id))
         if found is None or found.provider != provider or found.signature is None:
             return part
         return replace(part, signature=found.signature, origin=provider)
 
 
+def _call_key(owner: str, call_id: str) -> CallKey:
+    return (owner, call_id) if owner else call_id
+
+
 class ReasoningRecorder:
     """Records the reasoning of one answer from its events."""
 
-    __slots__ = ("_cache", "_calls", "_provider", "_reasoning", "_signatures", "_texts")
+    __slots__ = ("_cache", "_calls", "_owner", "_provider", "_reasoning", "_signatures", "_texts")
 
-    def __init__(self, cache: ReasoningCache, provider: str) -> None:
+    def __init__(self, cache: ReasoningCache, provider: str, owner: str = "") -> None:
         self._cache = cache
         self._provider = provider
+        self._owner = owner
         self._reasoning: dict[int, Reasoning] = {}
         self._texts: dict[int, list[str]] = {}
         self._calls: dict[int, ToolCall] = {}
@@ -133,7 +146,8 @@ class ReasoningRecorder:
         for index, call in self._calls.items():
             signature = "".join(self._signatures.get(index, ())) or call.signature
             if signed or signature:
-                self._cache.keep(call.id, CallReasoning(self._provider, parts, signature))
+                reasoning = CallReasoning(self._provider, parts, signature)
+                self._cache.keep(call.id, reasoning, owner=self._owner)
 
     def _complete(self, index: int) -> Reasoning:
         part = self._reasoning[index]

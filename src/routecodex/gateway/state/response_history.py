@@ -1,7 +1,8 @@
 """Stores Responses answers and expands requests that continue them.
 
 Every answer that may be continued is stored, in bounded number and with an expiry. A request that continues
-one (`previous_response_id`) or refers to its items gets the stored conversation in their place.
+one (`previous_response_id`) or refers to its items gets the stored conversation in their place. With several
+clients, answers and items are stored below their owner: those of another client do not exist.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest, NotFound, Overloaded
+from routecodex.gateway.context.identity import owned_key
 from routecodex.gateway.request import ClientRequest
 from routecodex.protocols.codec import AnswerOutcome, WireRequest
 from routecodex.protocols.responses import history as turns
@@ -74,7 +76,7 @@ _NULL = Raw(b"null")
 
 
 class ResponseHistory:
-    """Stored Responses answers, by id."""
+    """Stored Responses answers, by id, each below the client that owns it if there are several."""
 
     def __init__(self, store: Store, *, ttl: float, entries: int, size: int) -> None:
         self._store = store
@@ -83,13 +85,16 @@ class ResponseHistory:
         self._size = size
         self._saves = 0
 
-    async def save(self, response_id: str, entry: Entry, *, items: Sequence[str] = ()) -> None:
+    async def save(
+        self, response_id: str, entry: Entry, *, items: Sequence[str] = (), owner: str = ""
+    ) -> None:
         """Store an answer and index its `items`; if the store fails, it only cannot be continued later."""
         if self._entries == 0:
             return
         try:
-            put = self._store.put(_SPACE, response_id, json.encode(entry), ttl=self._ttl)
-            await (asyncio.gather(put, *self._index(response_id, items)) if items else put)
+            key = owned_key(owner, response_id)
+            put = self._store.put(_SPACE, key, json.encode(entry), ttl=self._ttl)
+            await (asyncio.gather(put, *self._index(response_id, items, owner)) if items else put)
             self._saves += 1
             if self._saves % _TRIM_EVERY == 0:
                 await self._store.trim(_SPACE, entries=self._entries, size=self._size)
@@ -97,32 +102,32 @@ class ResponseHistory:
         except StoreError as exc:
             log.error("response %s cannot be continued later: %s", response_id, exc)
 
-    def _index(self, response_id: str, items: Sequence[str]) -> list[Coroutine[Any, Any, int]]:
+    def _index(self, response_id: str, items: Sequence[str], owner: str) -> list[Coroutine[Any, Any, int]]:
         value = json.encode(response_id)
-        return [self._store.put(_ITEM_SPACE, item, value, ttl=self._ttl) for item in items]
+        return [self._store.put(_ITEM_SPACE, owned_key(owner, item), value, ttl=self._ttl) for item in items]
 
-    async def get(self, response_id: str) -> Entry:
+    async def get(self, response_id: str, owner: str = "") -> Entry:
         """Return an answer; NotFound if it is not stored or was deleted."""
-        entry = await self.find(response_id)
+        entry = await self.find(response_id, owner)
         if entry is None or entry.deleted:
             raise NotFound(f"no response with id {response_id!r} is stored", code="response_not_found")
         return entry
 
-    async def find(self, response_id: str) -> Entry | None:
+    async def find(self, response_id: str, owner: str = "") -> Entry | None:
         """Return an answer, also one that is marked as deleted; None if it is not stored."""
-        return await self._read(_SPACE, response_id, _entries)
+        return await self._read(_SPACE, owned_key(owner, response_id), _entries)
 
-    async def find_item(self, item_id: str) -> StoredItem | None:
+    async def find_item(self, item_id: str, owner: str = "") -> StoredItem | None:
         """Return the item with this id in a stored answer, or None."""
         parent = turns.parent_response_id(item_id)
-        found = None if parent is None else await self._find_in(parent, item_id)
+        found = None if parent is None else await self._find_in(parent, item_id, owner)
         if found is not None:
             return found
-        indexed = await self._read(_ITEM_SPACE, item_id, _ids)
-        return None if indexed is None else await self._find_in(indexed, item_id)
+        indexed = await self._read(_ITEM_SPACE, owned_key(owner, item_id), _ids)
+        return None if indexed is None else await self._find_in(indexed, item_id, owner)
 
-    async def _find_in(self, response_id: str, item_id: str) -> StoredItem | None:
-        entry = await self.find(response_id)
+    async def _find_in(self, response_id: str, item_id: str, owner: str) -> StoredItem | None:
+        entry = await self.find(response_id, owner)
         if entry is None or entry.deleted:
             return None if entry is None else StoredItem(entry, None)
         item = turns.find_item(entry.turn, item_id)
@@ -135,36 +140,37 @@ class ResponseHistory:
             raise _unavailable(exc) from exc
         return None if stored is None else json.try_read(stored.value, decoder)
 
-    async def delete(self, response_id: str) -> None:
+    async def delete(self, response_id: str, owner: str = "") -> None:
         """Delete an answer; NotFound if it is not stored.
 
         One that its provider also stores is marked as deleted until it expires, and not requested there.
         """
-        entry = await self.get(response_id)
+        entry = await self.get(response_id, owner)
+        key = owned_key(owner, response_id)
         try:
             if entry.native:
                 marker = json.encode(Entry(_NULL, _NULL, native=True, deleted=True))
-                await self._store.put(_SPACE, response_id, marker, ttl=self._ttl)
+                await self._store.put(_SPACE, key, marker, ttl=self._ttl)
             else:
-                await self._store.delete(_SPACE, response_id)
+                await self._store.delete(_SPACE, key)
         except StoreError as exc:
             raise _unavailable(exc) from exc
 
-    async def input_items(self, response_id: str) -> list[Any]:
+    async def input_items(self, response_id: str, owner: str = "") -> list[Any]:
         """Return the input items of an answer; a reference is replaced by its item while that is stored."""
-        entry = await self.get(response_id)
-        return [await self._resolved(item) for item in turns.input_items(entry.turn)]
+        entry = await self.get(response_id, owner)
+        return [await self._resolved(item, owner) for item in turns.input_items(entry.turn)]
 
-    async def _resolved(self, item: dict[str, Any]) -> Any:
-        found = await self.find_item(item["id"]) if item["type"] == REFERENCE else None
+    async def _resolved(self, item: dict[str, Any], owner: str) -> Any:
+        found = await self.find_item(item["id"], owner) if item["type"] == REFERENCE else None
         return item if found is None or found.item is None else json.decode_raw(found.item)
 
-    async def chain(self, response_id: str) -> list[Entry]:
+    async def chain(self, response_id: str, owner: str = "") -> list[Entry]:
         """Return the answers that lead to this one, and it, oldest first."""
         entries: list[Entry] = []
         current: str | None = response_id
         while current is not None:
-            entry = await self.find(current)
+            entry = await self.find(current, owner)
             if entry is None or entry.deleted or len(entries) >= _MAX_CHAIN:
                 raise BadRequest(
                     f"previous_response_id: {current!r} is not stored (any more)",
@@ -204,9 +210,10 @@ class ResponseChains:
             await self._resolve(request, sent, may_be_upstream)
 
     async def _continue(self, request: ClientRequest, previous: str, may_be_upstream: MayBeUpstream) -> None:
-        if await self._history.find(previous) is None and await _unchanged(request, may_be_upstream):
+        known = await self._history.find(previous, request.owner) is not None
+        if not known and await _unchanged(request, may_be_upstream):
             return
-        chain = await self._history.chain(previous)
+        chain = await self._history.chain(previous, request.owner)
         request.original = request.wire
         last = chain[-1]
         request.chain = last.chain or None
@@ -220,7 +227,7 @@ class ResponseChains:
         """Replace references by their items; if one provider stores them all, it gets the request as sent."""
         references = request.wire.view.references
         earlier = len(references) - len(sent.view.references)
-        found = {at: await self._history.find_item(item_id) for at, item_id in references}
+        found = {at: await self._history.find_item(item_id, request.owner) for at, item_id in references}
         for number, (at, item_id) in enumerate(references):
             if _item(found[at]) is not None:
                 continue
@@ -258,7 +265,7 @@ class ResponseChains:
             native=target is not None and self.stores_answers(target),
             chain=request.chain or request.id,
         )
-        await self._history.save(response_id, entry, items=items)
+        await self._history.save(response_id, entry, items=items, owner=request.owner)
 
 
 async def _unchanged(request: ClientRequest, may_be_upstream: MayBeUpstream) -> bool:

@@ -5,7 +5,7 @@ A stored value is readable by people:
     {"version": 1, "id": "…", "kind": "session", "force": null, "sticky": "glm.glm-4.7", "allow": [],
      "disable": ["openai.1"], "stop_message": null, "applied": "…", "updated_at": 1760000000.0}
 
-A session that has nothing set has no value.
+With several clients it also has the `client` that it belongs to. A session that has nothing set has no value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Literal
 
@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from routecodex.canon.errors import GatewayError, Overloaded
-from routecodex.gateway.context.identity import Scope, ScopeKind
+from routecodex.gateway.context.identity import Scope, ScopeKind, split_key
 from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.store import Store, StoreError
@@ -67,9 +67,11 @@ _states = msgspec.json.Decoder(SessionState)
 
 def encode(key: str, state: SessionState) -> bytes:
     """Encode a state with all its fields, those that are not set too."""
-    kind, _, id = key.partition(":")
+    owner, name = split_key(key)
+    kind, _, id = name.partition(":")
+    client = {"client": owner} if owner else {}
     lines = msgspec.json.format(
-        msgspec.json.encode({"version": 1, "id": id, "kind": kind, **asdict(state)}), indent=2
+        msgspec.json.encode({"version": 1, "id": id, "kind": kind, **client, **asdict(state)}), indent=2
     )
     # People read it inside the JSON object of a file store.
     return lines.replace(b"\n", b"\n  ")
@@ -167,13 +169,17 @@ class Sessions:
             ) from exc
         return found
 
+    async def list_set(self, scopes: Iterable[Scope]) -> Listing:
+        """Return those of the scopes that have something set, with their state."""
+        found = [(scope, await self.load_shown(scope)) for scope in scopes]
+        return [(scope, state) for scope, state in found if _has_settings(state)]
+
     async def _listed(self, key: str) -> Listing:
         scope = _scope_of(key)
         if scope is None:
             return []
         state = self._without_past_force(await self._cell.read(key))
-        # The mark of the message applied last is not a setting.
-        return [] if is_same(replace(state, applied=None), EMPTY) else [(scope, state)]
+        return [(scope, state)] if _has_settings(state) else []
 
     def _without_past_force(self, state: SessionState) -> SessionState:
         if state.force is None or self._clock() - state.updated_at < FORCE_SHOWN:
@@ -201,10 +207,16 @@ def _edited(edit: Edit, before: SessionState, *, now: float) -> tuple[SessionSta
     return after, after
 
 
+def _has_settings(state: SessionState) -> bool:
+    """Return whether anything is set; the mark of the message applied last is not a setting."""
+    return not is_same(replace(state, applied=None), EMPTY)
+
+
 def _scope_of(key: str) -> Scope | None:
     kinds: dict[str, ScopeKind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
-    kind, _, id = key.partition(":")
-    return Scope(kinds[kind], id) if kind in kinds else None
+    owner, name = split_key(key)
+    kind, _, id = name.partition(":")
+    return Scope(kinds[kind], id, owner) if kind in kinds else None
 
 
 def _not_saved(scope: Scope, exc: StoreError) -> StateNotSaved:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -142,10 +142,13 @@ class TaskOverview:
         self._rules = rules
         self._now_ms = now_ms
 
-    async def sessions(self, limit: int) -> list[SessionTasks]:
-        """List the sessions that have tasks, the one written last first; finished tasks are left out."""
+    async def sessions(self, limit: int, only: Sequence[str] | None = None) -> list[SessionTasks]:
+        """List the sessions that have tasks, the one written last first; finished tasks are left out.
+
+        `only` names the sessions to look at; without it, all.
+        """
         found: list[SessionTasks] = []
-        for session in reversed(await self._store.sessions()):
+        for session in reversed(await self._store.sessions()) if only is None else only:
             if len(found) >= limit:
                 break
             state = await self._store.settled(session)
