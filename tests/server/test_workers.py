@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import msgspec
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
-from tests.cli.process import Command, serve, until
+from routecodex.server.workers import restart_delay
+from tests.cli.process import ROOT, Command, serve, until
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, Call, begin, call
@@ -206,3 +208,100 @@ async def test_workers_that_cannot_start_say_why_and_are_given_up(
     assert "giving up" in command.text
     assert "listens on" not in command.text
     assert "Traceback" not in command.text
+
+
+@pytest.mark.parametrize(
+    ("deaths", "delay"), [(0, 0.0), (1, 0.0), (2, 0.5), (3, 1.0), (4, 2.0), (8, 30.0), (10**6, 30.0)]
+)
+def test_a_worker_that_keeps_dying_is_restarted_ever_later(deaths: int, delay: float) -> None:
+    assert restart_delay(deaths) == delay
+
+
+async def test_a_worker_that_keeps_dying_does_not_end_the_others(tmp_path: Path) -> None:
+    async with serve(tmp_path, DEMO, "--workers", "2") as command:
+        port = await command.port()
+        sound = command.workers()[1]
+        for pause in ("", " in 0.5 s, after 2 deaths in a row", " in 1 s, after 3 deaths in a row"):
+            victim = await _replaced(command, sound)
+            victim.kill()
+            await command.wait_for(f'worker 0 exited with code -9; starting another{pause}("|$)')
+            assert _lives(sound)
+            assert (await call(port, "/health/ready", method="GET")).status == 200
+        await _replaced(command, sound)
+        for line in (await lines_to_all(port, 2)).values():
+            await line.close()
+        command.signal()
+        assert await command.ended() == 0
+    assert "giving up" not in command.text
+
+
+async def _replaced(command: Command, sound: psutil.Process) -> psutil.Process:
+    """Wait for the worker beside the sound one."""
+    await until(lambda: len(_living(command)) == 2, "two workers")
+    return next(worker for worker in _living(command) if worker.pid != sound.pid)
+
+
+WATCHED = DEMO.replace("[server]\n", "[server]\nworker_timeout_ms = 2000\n")
+
+
+async def test_a_worker_that_is_stopped_is_killed_and_replaced(tmp_path: Path) -> None:
+    async with serve(tmp_path, WATCHED, "--workers", "2") as command:
+        port = await command.port()
+        stopped, sound = command.workers()
+        stopped.suspend()
+        await command.wait_for("worker 0 has shown no sign of life for .* s; killing it")
+        await command.wait_for("worker 0 exited with code -9; starting another")
+        await _replaced(command, sound)
+        assert _lives(sound)
+        for line in (await lines_to_all(port, 2)).values():
+            await line.close()
+        command.signal()
+        assert await command.ended() == 0
+
+
+async def test_a_stopped_worker_does_not_keep_the_gateway_from_ending(tmp_path: Path) -> None:
+    async with serve(tmp_path, WATCHED, "--workers", "2") as command:
+        await command.port()
+        stopped = command.workers()[0]
+        stopped.suspend()
+        command.signal()
+        assert await command.ended() == 1
+    assert not _lives(stopped)
+
+
+async def test_a_pause_of_the_whole_command_is_no_silence_of_its_workers(tmp_path: Path) -> None:
+    async with serve(tmp_path, WATCHED, "--workers", "2") as command:
+        port = await command.port()
+        workers = command.workers()
+        os.killpg(command.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(4)  # twice the time that a worker may be silent
+        os.killpg(command.process.pid, signal.SIGCONT)
+        for line in (await lines_to_all(port, 2)).values():
+            await line.close()
+        assert command.workers() == workers
+        command.signal()
+        assert await command.ended() == 0
+    assert "no sign of life" not in command.text
+
+
+async def test_the_gateway_is_ready_when_one_worker_is_and_another_cannot_start(tmp_path: Path) -> None:
+    run = (
+        "import os, sys, time\n"
+        "from routecodex.server.workers import Workers\n"
+        "def run(worker):\n"
+        "    if worker.index == 0:\n"
+        "        raise SystemExit(3)\n"
+        "    worker.ready()\n"
+        "    os.read(worker.parent, 1)\n"
+        "Workers(2, run, on_ready=lambda: print('ready', flush=True), watchdog=0).serve()\n"
+        "print('ended')\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", run, env=environ, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    process.terminate()
+    assert await process.stdout.readline() == b"ended\n"
+    await process.wait()

@@ -154,7 +154,7 @@ def _run_workers(
     home: Path,
 ) -> None:
     from routecodex.server import announce
-    from routecodex.server.serve import session_dir
+    from routecodex.server.serve import session_dir, set_up_logs
     from routecodex.server.workers import Worker, Workers, reserve_port
 
     try:
@@ -177,6 +177,7 @@ def _run_workers(
             worker=str(worker.index),
             reuse_port=True,
             parent=worker.parent,
+            heartbeat=worker.heartbeat,
             on_ready=lambda _host, _port: worker.ready(),
             home=home,
             source=source,
@@ -189,9 +190,11 @@ def _run_workers(
         announce.write(home, announced)
         banner(shared.server.host, port)
 
+    set_up_logs(config)
+    watchdog = config.server.worker_timeout_ms / 1000
     with reserved:
         try:
-            code = Workers(workers, work, on_ready=ready).serve()
+            code = Workers(workers, work, on_ready=ready, watchdog=watchdog).serve()
         finally:
             announce.remove(home, announced)
     raise SystemExit(code)

@@ -173,6 +173,16 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ),
     ] = 30
 
+    worker_timeout_ms: Annotated[
+        int,
+        Meta(
+            description="With several workers: one that shows no sign of life for this long is killed and "
+            "replaced; 0 disables this.",
+            ge=0,
+            le=DAY_MS,
+        ),
+    ] = 30_000
+
     @property
     def identity(self) -> str:
         """Name of the server: `id`, or one derived from host and port that is safe as a directory name."""

@@ -29,6 +29,7 @@ _NEEDS_RESTART = (
     ("server", "port"),
     ("server", "id"),
     ("server", "admin_token"),
+    ("server", "worker_timeout_ms"),
     ("store", "url"),
     ("logging", "format"),
     ("logging", "finish_trace"),

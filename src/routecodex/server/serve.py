@@ -33,7 +33,7 @@ from routecodex.server.http import HttpLimits, HttpRequest, HttpServer
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import ConfigSource, Reloader
 from routecodex.server.request_log import RequestLog
-from routecodex.server.workers import reserve_port
+from routecodex.server.workers import Heartbeat, reserve_port
 from routecodex.stores import open_store
 
 log = logging.getLogger("routecodex.server")
@@ -249,9 +249,12 @@ async def _serve(
     reuse_port: bool,
     on_ready: Callable[[str, int], None],
     parent: int | None,
+    heartbeat: Heartbeat | None,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if heartbeat is not None:
+        _beat(loop, heartbeat)
     # A signal ignored by the parent stays ignored: workers leave Ctrl-C to their parent.
     handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in handled:
@@ -280,6 +283,11 @@ async def _serve(
     await service.close()
 
 
+def _beat(loop: asyncio.AbstractEventLoop, heartbeat: Heartbeat) -> None:
+    heartbeat.send()
+    loop.call_later(heartbeat.seconds, _beat, loop, heartbeat)
+
+
 def _sighup_handler(reloader: Reloader, stop: asyncio.Event) -> Callable[[], None]:
     watched = sys.stderr.isatty()
 
@@ -300,6 +308,7 @@ def serve(
     reuse_port: bool = False,
     on_ready: Callable[[str, int], None] = lambda host, port: None,
     parent: int | None = None,
+    heartbeat: Heartbeat | None = None,
     home: Path | None = None,
     source: ConfigSource | None = None,
     announced: Announcement | None = None,
@@ -310,9 +319,7 @@ def serve(
 
     Port 0 is resolved to a free port first, because the server's id and state depend on it.
     """
-    trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
-    as_json = logs.is_json(config.logging.format, sys.stderr)
-    logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
+    set_up_logs(config)
     descriptors.raise_limit()
     with _with_port(config) as resolved, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         make = functools.partial(
@@ -326,7 +333,14 @@ def serve(
             spread=spread,
         )
         shared = reuse_port or resolved is not config
-        runner.run(_serve(make, reuse_port=shared, on_ready=on_ready, parent=parent))
+        runner.run(_serve(make, reuse_port=shared, on_ready=on_ready, parent=parent, heartbeat=heartbeat))
+
+
+def set_up_logs(config: Config) -> None:
+    """Send the log of this process to stderr, as configured."""
+    trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
+    as_json = logs.is_json(config.logging.format, sys.stderr)
+    logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
 
 
 @contextlib.contextmanager
