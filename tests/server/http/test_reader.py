@@ -236,6 +236,56 @@ def test_upgrade_request_keeps_its_body(cut: int) -> None:
     assert request(framed[:-cut], framed[-cut:]).body == b"abc"
 
 
+FRAMINGS = (
+    *("", "Content-Length: 5", "Content-Length: 0", "Content-Length: 05", "Content-Length: +5"),
+    *("Content-Length: ", "Content-Length: 5 5", "Content-Length: 5\r\nContent-Length: 5"),
+    *("Content-Length: 99999999999999999999", "Content-Length: 5\r\nTransfer-Encoding: chunked"),
+    *("Transfer-Encoding: chunked", "Transfer-Encoding: CHUNKED ", "Transfer-Encoding: ,chunked"),
+    *("Transfer-Encoding: gzip", "Transfer-Encoding: identity", "Transfer-Encoding: xchunked"),
+    *("Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked, gzip", "Transfer-Encoding: "),
+    *('Transfer-Encoding: "chunked"', "Transfer-Encoding: chunked;a=b"),
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+)
+CONTENTS = (b"", b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"5\r\nhelloX", b"\x00\xff")
+UPGRADES = (
+    "Connection: upgrade",
+    "Connection: Upgrade\r\nUpgrade: websocket",
+    "Connection: keep-alive, upgrade\r\nUpgrade: x",
+    "Upgrade: h2c",
+)
+
+
+def bare(item: HttpRequest | Fault) -> object:
+    return item.status if isinstance(item, Fault) else (item.method, item.body)
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_an_upgrade_changes_nothing_about_the_body(upgrade: str, version: str, framing: str) -> None:
+    for method in ("POST", "GET", "HEAD"):
+        for content in CONTENTS:
+            head = [f"{method} / HTTP/{version}", "Host: x", *filter(None, [framing])]
+            plain, asking = ("\r\n".join([*head, *more]) for more in ([], [upgrade]))
+            expected = [bare(item) for item in read(f"{plain}\r\n\r\n".encode() + content)[:1]]
+            whole = f"{asking}\r\n\r\n".encode() + content
+            for size in (1, 7, len(whole)):
+                pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+                assert [bare(item) for item in read(*pieces)[:1]] == expected, (whole, size)
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "PRI"])
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_a_request_that_pauses_the_parser_is_one_item_however_it_is_framed(method: str, framing: str) -> None:
+    for content in CONTENTS:
+        target = "up.test:443" if method == "CONNECT" else "*"
+        lines = [f"{method} {target} HTTP/1.1", "Host: x", *filter(None, [framing])]
+        whole = ("\r\n".join(lines) + "\r\n\r\n").encode() + content
+        found = [[bare(item) for item in read(whole)], [bare(item) for item in read(whole[:30], whole[30:])]]
+        assert [len(items) for items in found] == [1, 1], (whole, found)
+        assert found[0] == found[1]
+
+
 def test_connect_request_is_ordinary_and_last() -> None:
     result = request(b"CONNECT up.test:443 HTTP/1.1\r\nHost: up.test\r\n\r\n\x16\x03\x01")
     assert (result.method, result.path, result.keep_alive) == ("CONNECT", "up.test:443", False)

@@ -126,3 +126,10 @@ async def test_bytes_behind_a_closing_request_are_never_handled(stage: Stage) ->
     await wire.send(get("/last", "Connection: close") + SMUGGLED)
     assert (await wire.answer()).body == b"GET /last "
     assert await wire.rest() == b""
+
+
+async def test_an_upgrade_with_a_coding_that_has_no_end_is_answered_400(stage: Stage) -> None:
+    await stage.serve()
+    asks = ("Connection: Upgrade", "Upgrade: websocket", "Transfer-Encoding: gzip")
+    answer = await stage.request(get("/", *asks, method="POST") + b"\x1f\x8b")
+    assert (answer.status, answer.headers["connection"]) == (400, "close")

@@ -348,7 +348,10 @@ class RequestReader:
         name = "content-length" if "content-length" in headers else "transfer-encoding"
         callbacks = SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete)
         self._parser = httptools.HttpRequestParser(callbacks)
-        self._parser.feed_data(f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1"))
+        try:
+            self._parser.feed_data(f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1"))
+        except httptools.HttpParserError as exc:
+            self._on_parser_error(exc)
         if len(rest):
             self.feed(rest)
 
@@ -439,9 +442,12 @@ class RequestReader:
             raise self._reject(
                 400, "Transfer-Encoding is not allowed in HTTP/1.0 or together with Content-Length"
             )
-        codings = [name.strip() for name in coding.split(",")]
-        if len(codings) > 1 and codings[-1] == "chunked":
-            raise self._reject(501, f"transfer coding {coding!r} is not supported; send it chunked only")
+        if coding == "chunked":
+            return
+        # llhttp checks this too, but not in an Upgrade request.
+        if coding.rpartition(",")[2].strip() != "chunked":
+            raise self._reject(400, f"transfer coding {coding[:80]!r} leaves the end of the body unknown")
+        raise self._reject(501, f"transfer coding {coding[:80]!r} is not supported; send it chunked only")
 
     def _body_too_large(self) -> str:
         return f"the request body is larger than {self._limits.body_bytes} bytes"
