@@ -24,16 +24,16 @@ def config(*origins: str) -> Config:
     return loads(text + '[providers.demo.models.m]\n[routing]\ndefault = ["demo.m"]\n', environ={})
 
 
-def request(headers: dict[str, str], method: str = "GET") -> HttpRequest:
-    return HttpRequest(method, b"/v1/models", headers={"host": "127.0.0.1:5520", **headers})
+def request(headers: dict[str, str], method: str, path: str) -> HttpRequest:
+    return HttpRequest(method, path.encode(), headers={"host": "127.0.0.1:5520", **headers})
 
 
 def outcome(
-    headers: dict[str, str], *origins: str, method: str = "GET", linkable: bool = False
+    headers: dict[str, str], *origins: str, method: str = "GET", path: str = "/v1/models"
 ) -> int | bytes:
     """Return the status of a refusal, or the origin that the CORS headers name; b"" without them."""
     try:
-        lines = OriginAccess(config(*origins)).check(request(headers, method), linkable=linkable)
+        lines = OriginAccess(config(*origins)).check(request(headers, method, path))
     except ClientError as error:
         return error.status
     return lines.partition(b"\r\n")[0].removeprefix(b"access-control-allow-origin: ")
@@ -101,11 +101,11 @@ LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch
 
 
 def test_a_link_opens_a_linkable_path_and_nothing_else_does() -> None:
-    assert outcome(LINK, linkable=True) == b""
-    assert outcome({**LINK, "sec-fetch-dest": "iframe"}, linkable=True) == 403
-    assert outcome({**LINK, "sec-fetch-mode": "no-cors"}, linkable=True) == 403
-    assert outcome({**LINK, "content-type": "application/json"}, linkable=True, method="POST") == 403
-    assert outcome({**LINK, "origin": "https://evil.example"}, linkable=True) == 403
+    assert outcome(LINK, path="/") == b""
+    assert outcome({**LINK, "sec-fetch-dest": "iframe"}, path="/") == 403
+    assert outcome({**LINK, "sec-fetch-mode": "no-cors"}, path="/") == 403
+    assert outcome({**LINK, "content-type": "application/json"}, path="/", method="POST") == 403
+    assert outcome({**LINK, "origin": "https://evil.example"}, path="/") == 403
 
 
 ALLOWED = [

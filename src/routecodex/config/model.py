@@ -156,6 +156,15 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             le=DAY_MS,
         ),
     ] = 60_000
+    max_body_seconds: Annotated[
+        int,
+        Meta(
+            description="Longest time for sending a request body, besides one second for every 32 KB of it; "
+            "then the client gets 408.",
+            ge=1,
+            le=DAY_SECONDS,
+        ),
+    ] = 120
     keepalive_ms: Annotated[
         int,
         Meta(

@@ -27,7 +27,7 @@ from routecodex.gateway.internal.search_backends import ROUTE as SEARCH_ROUTE
 from routecodex.gateway.internal.search_backends import search_of
 from routecodex.gateway.internal.tool_set import ServerToolSet
 from routecodex.gateway.internal.tool_turn import session_name
-from routecodex.gateway.request import ClientConnection, ClientRequest, RequestRecord
+from routecodex.gateway.request import ClientConnection, ClientRequest, RequestRecord, client_request_id
 from routecodex.gateway.services import GatewayServices, Observe
 from routecodex.gateway.state.key_health import KeyHealth
 from routecodex.gateway.state.operator_state import OperatorState
@@ -210,6 +210,7 @@ class Gateway:
             model=request.wire.model,
             stream=request.wire.stream,
             client_name=request.client_name,
+            client_request_id=client_request_id(request.headers),
             arrived=request.arrived,
         )
         try:
@@ -234,7 +235,9 @@ class Gateway:
             else:
                 await self._answer_from_provider(request, context, client, record)
         except GatewayError as error:
-            record.error, record.status = error, error.status
+            record.error = error
+            # The status that the client gets: protocols differ, and a stream that has begun has its status.
+            record.status = 200 if client.started else request.codec.encode_error(error)[0]
             record.route = record.route or gateway_replies.GATEWAY_ROUTE
             record.notices = error.notices = (*request.notices.lines(), *error.notices)
             if not client.started:

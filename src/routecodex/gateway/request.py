@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -120,13 +121,19 @@ class RequestRecord:
 
     `failures` lists the attempts that failed before the client got a byte. `rounds` counts the answers of
     providers, and `usage` is their sum: what they cost, not what the client is shown. `followups` lists the
-    rounds after the first. `gone`: the client disconnected.
+    rounds after the first. `gone`: the client disconnected. `client_request_id` is the id that the client
+    gave the request itself. `endpoint`, `call` (method and path) and `address` are set if no provider had a
+    part in the response; `protocol` is empty for endpoints of no protocol.
     """
 
     __slots__ = (
+        "address",
         "arrived",
         "attempts",
+        "call",
         "client_name",
+        "client_request_id",
+        "endpoint",
         "error",
         "failures",
         "finish",
@@ -157,6 +164,7 @@ class RequestRecord:
         stream: bool,
         arrived: float,
         client_name: str = "",
+        client_request_id: str = "",
         route: str = "",
     ) -> None:
         self.id = id
@@ -164,6 +172,8 @@ class RequestRecord:
         self.model = model
         self.stream = stream
         self.client_name = client_name
+        self.client_request_id = client_request_id
+        self.endpoint = self.call = self.address = ""
         self.session = ""
         self.route = route
         self.reason = ""
@@ -181,6 +191,18 @@ class RequestRecord:
         self.notices: tuple[str, ...] = ()
         self.failures: list[str] = []
         self.followups: tuple[FollowUpRecord, ...] = ()
+
+
+_MAX_CLIENT_ID: Final = 128
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+
+
+def client_request_id(headers: Mapping[str, str]) -> str:
+    """Return the client's own `x-request-id`: printable ASCII, at most 128 characters; "" without one."""
+    id = headers.get("x-request-id")
+    if id is None:
+        return ""
+    return _NOT_PRINTABLE.sub("?", id[:_MAX_CLIENT_ID])
 
 
 _SIZE: Final = 12

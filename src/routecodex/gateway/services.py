@@ -22,6 +22,7 @@ from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.messages.client_quirks import knows_refusal, message_stop_rule
 from routecodex.protocols.responses.schema import finish_reason
 from routecodex.providers.upstream import Upstream
@@ -163,10 +164,13 @@ class GatewayServices:
             yield
             record.status = 200
         except GatewayError as error:
-            record.error, record.status = error, error.status
+            record.error, record.status = error, CODECS[record.protocol].encode_error(error)[0]
             raise
         except (ClientDisconnected, asyncio.CancelledError):
             record.gone = True
+            raise
+        except Exception:
+            record.status = 500
             raise
         finally:
             self.finish(record)

@@ -37,6 +37,7 @@ _VARYING = frozenset(
         "cache_read_tokens",
         "cache_write_tokens",
         "session",
+        "client_request_id",
     )
 )
 
@@ -120,7 +121,7 @@ class LineEncoder:
     def encode(self, at: float, record: RequestRecord) -> bytes:
         """Encode the line of a request that finished at `at`; decodes to the same value as `json_line`."""
         plain = not (record.gone or record.failures or record.notices or record.followups)
-        if record.error is not None or not plain:
+        if record.error is not None or not plain or record.call or record.address:
             return json.encode(request_line(at, record))
         key = (
             record.protocol,
@@ -145,7 +146,7 @@ class LineEncoder:
         second = int(at)
         thousandths = int((at - second) * 1000.0)
         # Request ids are generated here and need no escaping.
-        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b,%b' % (
+        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b%b,%b' % (
             second_text(second),
             PAIRS[thousandths // 10],
             thousandths % 10,
@@ -154,6 +155,7 @@ class LineEncoder:
             b',"first_byte":' + duration(first) if first_byte else b"",
             _tokens(record.usage),
             _session(record.session),
+            _client_id(record.client_request_id),
             constant,
         )
 
@@ -179,6 +181,10 @@ def _tokens(usage: Usage | None) -> bytes:
 def _session(key: str) -> bytes:
     name = session_name(key)[:200] if key else ""
     return b',"session":%b' % json.encode(name) if name else b""
+
+
+def _client_id(id: str) -> bytes:
+    return b',"client_request_id":%b' % json.encode(id) if id else b""
 
 
 def _constant_fields(at: float, record: RequestRecord) -> bytes:

@@ -137,7 +137,7 @@ class AdminApi:
 
     async def answer(self, name: str, request: HttpRequest) -> AdminReply:
         """Answer a call of `/admin/<name>`; access is checked before anything else."""
-        self._access.check(request)
+        self.check_access(request)
         handlers = self._handlers.get(name)
         if handlers is None:
             raise NotFound(f"{request.path[:200]} does not exist; below /admin: {', '.join(self._handlers)}")
@@ -145,6 +145,10 @@ class AdminApi:
         if handler is None:
             raise MethodNotAllowed(f"{request.path} accepts {', '.join(handlers)}, not {request.method}")
         return await handler(request)
+
+    def check_access(self, request: HttpRequest) -> None:
+        """Reject a caller without the token, or on another machine."""
+        self._access.check(request)
 
     async def _status(self, _request: HttpRequest) -> AdminReply:
         about = self._about

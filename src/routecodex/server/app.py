@@ -6,7 +6,6 @@ streamGenerateContent).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from time import monotonic, time
 from typing import Any, Final
@@ -14,6 +13,8 @@ from typing import Any, Final
 from routecodex import __version__
 from routecodex.canon.errors import (
     BadRequest,
+    ClientDisconnected,
+    ClientError,
     GatewayError,
     MethodNotAllowed,
     NotFound,
@@ -24,7 +25,7 @@ from routecodex.canon.errors import (
 from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
 from routecodex.gateway import model_list
-from routecodex.gateway.answer.writer import SSE, notice_text, refusal_headers, routing_headers
+from routecodex.gateway.answer.writer import SSE, routing_headers
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id
 from routecodex.protocols.codec import Codec, WireRequest
@@ -36,6 +37,14 @@ from routecodex.protocols.responses import history
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
+from routecodex.server.error_replies import (
+    SERVICE,
+    ErrorReply,
+    error_reply,
+    json_headers,
+    local_record,
+    protocol_of,
+)
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 from routecodex.server.origins import OriginAccess, preflight_headers
@@ -85,10 +94,11 @@ class JsonArrayReply:
 class ApiCall:
     """One call that passed the access checks: request, reply, endpoint, client and id.
 
-    `owner` is the client that its state belongs to; empty with one client, or none.
+    `owner` is the client that its state belongs to; empty with one client, or none. `recorded`: the gateway
+    records this call, however it ends.
     """
 
-    __slots__ = ("client_name", "endpoint", "id", "owner", "reply", "request")
+    __slots__ = ("client_name", "endpoint", "id", "owner", "recorded", "reply", "request")
 
     def __init__(
         self,
@@ -106,9 +116,8 @@ class ApiCall:
         self.id: Final = id
         self.client_name: Final = client_name
         self.owner: Final = owner
+        self.recorded = False
 
-
-_JSON = (b"content-type", b"application/json")
 
 _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
     "chat": ("messages", lambda wire: wire.count),
@@ -117,24 +126,11 @@ _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
     "gemini": ("contents", lambda wire: _entries(wire.body.contents)),
 }
 """The field that grows with a conversation, and its length in the typed view of a request."""
-_RETRY_CAP = 60
-_RETRY_DEFAULT = 5
 
 _KEYLESS = frozenset({"root", "health", "admin"})
-"""Endpoints without a client key, answered under any load; the admin API checks its own token."""
-
-_LINKABLE = frozenset({"root"})
-"""Endpoints that a link on any web page may open: they show no data and change nothing."""
-
-_ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
-"""Endpoints that call a provider: every response has the routing headers."""
-_SHARED = frozenset({"root", "health", "metrics", "models", "model"})
-
+"""Endpoints without a client key; the admin API checks its own token."""
 
 Handle = Callable[[ApiCall], Awaitable[None]]
-
-ErrorReply = tuple[int, list[tuple[bytes, bytes]], bytes]
-"""Status, headers and body of an error response."""
 
 
 class App:
@@ -173,46 +169,111 @@ class App:
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
+        client_name = ""
+        call: ApiCall | None = None
         refusal: ErrorReply | None = None
         try:
-            endpoint = paths.find(request.path)
-            self._access.check_host(request.headers)
-            cors_lines = self._origins.check(
-                request, linkable=endpoint is not None and endpoint.name in _LINKABLE
-            )
-            if cors_lines:
-                reply.extra_lines = cors_lines
-                if request.method == "OPTIONS":
-                    await reply.send(204, preflight_headers(request.headers), b"")
-                    return
-            if endpoint is None:
-                raise _unknown_path(request)
-            client_name = "" if endpoint.name in _KEYLESS else self._access.client_name(request)
-            if request.method not in endpoint.methods:
-                raise _wrong_method(request, endpoint)
-            if self.active >= self._max_concurrent and endpoint.name not in _KEYLESS:
+            if self._is_preflight(request, reply):
+                await reply.send(204, preflight_headers(request.headers), b"")
+                self._record(request, id=request_id, status=204)
+                return
+            endpoint, client_name = self._admit(request)
+            if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
                 raise Overloaded(f"{self._max_concurrent} requests are in flight already; retry shortly")
+            call = ApiCall(
+                request,
+                reply,
+                endpoint=endpoint,
+                id=request_id,
+                client_name=client_name,
+                owner=client_name if self._access.isolates else "",
+            )
             self.active += 1
             try:
-                await self._handlers[endpoint.name](
-                    ApiCall(
-                        request,
-                        reply,
-                        endpoint=endpoint,
-                        id=request_id,
-                        client_name=client_name,
-                        owner=client_name if self._access.isolates else "",
-                    )
-                )
+                await self._handlers[endpoint.name](call)
             finally:
                 self.active -= 1
+            if not call.recorded:
+                self._record(request, id=request_id, status=reply.status, client_name=client_name)
         except GatewayError as error:
+            recorded = call is not None and call.recorded
             if reply.started:
                 reply.abort()
                 return
-            refusal = error_answer(error.detached(), request, request_id)
+            refusal = error_reply(error.detached(), request, request_id)
+            if not recorded:
+                self._record(request, id=request_id, status=refusal[0], client_name=client_name, error=error)
+        except ClientDisconnected:
+            raise
+        except Exception:
+            if call is None or not call.recorded:
+                self._record(request, id=request_id, status=500, client_name=client_name)
+            raise
         if refusal is not None:
             await reply.send(*refusal)
+
+    def _is_preflight(self, request: HttpRequest, reply: Reply) -> bool:
+        """Check Host and Origin; prepare the reply to a page, and return whether it asks for permission."""
+        self._access.check_host(request.headers)
+        cors_lines = self._origins.check(request)
+        if not cors_lines:
+            return False
+        reply.extra_lines = cors_lines
+        return request.method == "OPTIONS"
+
+    def _admit(self, request: HttpRequest) -> tuple[Endpoint, str]:
+        """Return the endpoint of a request and the name of its client; raise if it may not be called."""
+        endpoint = paths.find(request.path)
+        if endpoint is None:
+            raise _unknown_path(request)
+        client_name = "" if endpoint.name in _KEYLESS else self._access.client_name(request)
+        if request.method not in endpoint.methods:
+            raise _wrong_method(request, endpoint)
+        return endpoint, client_name
+
+    def check_head(self, request: HttpRequest) -> ErrorReply | None:
+        """Check a request whose body has not arrived; return the refusal, so that the body is never read."""
+        try:
+            self._access.check_host(request.headers)
+            self._origins.check(request)
+            endpoint, _ = self._admit(request)
+            if endpoint.name == "admin" and self.admin is not None:
+                self.admin.check_access(request)
+        except GatewayError as error:
+            return self._refusal(error.detached(), request)
+        return None
+
+    def on_protocol_error(
+        self, status: int, message: str, request: HttpRequest | None
+    ) -> tuple[list[tuple[bytes, bytes] | bytes], bytes]:
+        """Return headers and body for an error of the HTTP layer, in the client's protocol."""
+        error = ClientError(message, status=status, code=f"http_{status}")
+        _, headers, body = self._refusal(error, request)
+        return headers, body
+
+    def _refusal(self, error: GatewayError, request: HttpRequest | None) -> ErrorReply:
+        request_id = f"req_{fresh_id()}"
+        status, headers, body = error_reply(error, request, request_id)
+        cors_lines = self._origins.headers_of(request)
+        if cors_lines:
+            headers.append(cors_lines)
+        # An unexpected error in a handler is recorded where it was raised.
+        if status != 500:
+            self._record(request, id=request_id, status=status, error=error)
+        return status, headers, body
+
+    def _record(
+        self,
+        request: HttpRequest | None,
+        *,
+        id: str,
+        status: int,
+        client_name: str = "",
+        error: GatewayError | None = None,
+    ) -> None:
+        """Record a response that no provider had a part in."""
+        record = local_record(request, id=id, status=status, client_name=client_name, error=error)
+        self._gateway.services.finish(record)
 
     async def _generate(self, call: ApiCall) -> None:
         codec = CODECS[call.endpoint.protocol]
@@ -230,6 +291,7 @@ class App:
 
     def _client_request(self, codec: Codec, wire_request: WireRequest, call: ApiCall) -> ClientRequest:
         self._check_entries(wire_request)
+        call.recorded = True
         return ClientRequest(
             id=call.id,
             codec=codec,
@@ -257,11 +319,11 @@ class App:
         else:
             wire_request = messages.validate_count(call.request.body)
         request = self._client_request(codec, wire_request, call)
-        record = _record(call, route="count_tokens", model=wire_request.model)
+        record = _call_record(call, route="count_tokens", model=wire_request.model)
         with self._gateway.services.recorded(record):
             counted = await self._gateway.count_tokens(request, record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
-        headers = [*_headers(call.id), *routing_headers(record)]
+        headers: Headers = [*json_headers(call.id), *routing_headers(record)]
         await call.reply.send(200, headers, json.encode({field: counted}))
 
     async def _response(self, call: ApiCall) -> None:
@@ -269,7 +331,7 @@ class App:
         if call.request.method == "GET":
             _reject_stream(call.request)
             entry = await self._gateway.history.get(response_id, call.owner)
-            await call.reply.send(200, _headers(call.id), bytes(entry.response))
+            await call.reply.send(200, json_headers(call.id), bytes(entry.response))
             return
         await self._gateway.history.delete(response_id, call.owner)
         await _send(call.reply, {"id": response_id, "object": "response", "deleted": True}, call.id)
@@ -286,26 +348,26 @@ class App:
         await self._gateway.answer(self._client_request(codec, wire_request, call), call.reply)
 
     async def _embeddings(self, call: ApiCall) -> None:
-        record = _record(call, route="embeddings", model="")
+        record = _call_record(call, route="embeddings", model="")
         with self._gateway.services.recorded(record):
             body = await self._gateway.embed(
                 call.request.body, headers=call.request.headers, record=record, owner=call.owner
             )
-        await call.reply.send(200, [*_headers(call.id), *routing_headers(record)], body)
+        await call.reply.send(200, [*json_headers(call.id), *routing_headers(record)], body)
 
     async def _models(self, call: ApiCall) -> None:
-        protocol = _protocol_of(call.request, call.endpoint)
+        protocol = protocol_of(call.request, call.endpoint)
         await _send(call.reply, model_list.list_models(self._gateway.registry, protocol), call.id)
 
     async def _model(self, call: ApiCall) -> None:
-        protocol = _protocol_of(call.request, call.endpoint)
+        protocol = protocol_of(call.request, call.endpoint)
         found = model_list.one_model(self._gateway.registry, protocol, call.endpoint.argument)
         await _send(call.reply, found, call.id)
 
     async def _health(self, call: ApiCall) -> None:
         ready = not self._draining() or call.request.path.endswith("/live")
         state = "ok" if ready else "draining"
-        await call.reply.send(200 if ready else 503, _headers(call.id), json.encode({"status": state}))
+        await call.reply.send(200 if ready else 503, json_headers(call.id), json.encode({"status": state}))
 
     async def _show_metrics(self, call: ApiCall) -> None:
         await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
@@ -339,7 +401,9 @@ def _reject_stream(request: HttpRequest) -> None:
         )
 
 
-def _record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
+def _call_record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
+    """Return the record of a call that is not a generation; it must be finished."""
+    call.recorded = True
     return RequestRecord(
         id=call.id,
         protocol=call.endpoint.protocol,
@@ -369,40 +433,5 @@ def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
     return MethodNotAllowed(f"{request.path} accepts {allowed}, not {request.method}")
 
 
-def _protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:
-    """Return the client's protocol, by the path or, where several share it, by its headers."""
-    if endpoint is not None and (endpoint.protocol != "chat" or endpoint.name not in _SHARED):
-        return endpoint.protocol
-    if "anthropic-version" in request.headers:
-        return "messages"
-    if "x-goog-api-client" in request.headers or (endpoint is None and "/v1beta" in request.path):
-        return "gemini"
-    return "chat"
-
-
-def _headers(request_id: str) -> list[tuple[bytes, bytes]]:
-    return [_JSON, (b"x-request-id", request_id.encode())]
-
-
 async def _send(reply: Reply, value: dict[str, Any], request_id: str) -> None:
-    await reply.send(200, _headers(request_id), json.encode(value))
-
-
-def error_answer(error: GatewayError, request: HttpRequest | None, request_id: str) -> ErrorReply:
-    """Encode an error as a response in the client's own protocol."""
-    endpoint = paths.find(request.path) if request is not None else None
-    protocol = _protocol_of(request, endpoint) if request is not None else "chat"
-    status, envelope = CODECS[protocol].encode_error(error)
-    headers = _headers(request_id)
-    if endpoint is not None and endpoint.name in _ROUTED:
-        headers.extend(refusal_headers(error.message, error.routed))
-    if status in (429, 503, 529):
-        wait = _RETRY_DEFAULT if error.retry_after is None else error.retry_after
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))
-    if error.never_retry:
-        headers.append((b"x-should-retry", b"false"))
-    if status == 405 and endpoint is not None:
-        headers.append((b"allow", ", ".join(sorted(endpoint.methods)).encode()))
-    if error.notices:
-        headers.append((b"x-routecodex-notice", notice_text(error.notices)))
-    return status, headers, json.encode(envelope)
+    await reply.send(200, json_headers(request_id), json.encode(value))

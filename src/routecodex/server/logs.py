@@ -91,6 +91,9 @@ class RequestLine(Struct, omit_defaults=True):
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     client: str = ""
+    client_request_id: str = ""
+    call: str = ""
+    address: str = ""
     error: str = ""
     code: str = ""
     notices: tuple[str, ...] = ()
@@ -119,6 +122,9 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         first_byte=round(record.first_byte - record.arrived, 4) if record.first_byte else None,
         finish=record.finish,
         client=record.client_name,
+        client_request_id=record.client_request_id,
+        call=record.call,
+        address=record.address,
         notices=record.notices,
         failures=tuple(record.failures),
         session=session_name(record.session)[:200],
@@ -161,7 +167,7 @@ def human_line(at: float, record: RequestRecord) -> str:
         time.strftime("%H:%M:%S", time.localtime(at)),
         str(line.status),
         f"{line.protocol}{' stream' if line.stream else ''}",
-        f"{line.model} → {line.target or '-'}",
+        line.call if line.call else f"{line.model} → {line.target or '-'}",
         f"{line.seconds:.2f}s",
     ]
     if line.input_tokens is not None:

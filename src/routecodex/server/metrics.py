@@ -17,6 +17,7 @@ _BOUNDS: Final = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _BATCH: Final = 128
+_MAX_REFUSALS: Final = 200
 
 _Labels = tuple[str, ...]
 
@@ -79,6 +80,8 @@ class Metrics:
         self._active = active
         self._worker = worker
         self._series: dict[tuple[str, Target | None, int], _Series] = {}
+        self._refusals: defaultdict[_Labels, int] = defaultdict(int)
+        self._responses: defaultdict[_Labels, int] = defaultdict(int)
         self._failovers = 0
         self._new: list[RequestRecord] = []
         self._registry = CollectorRegistry()
@@ -95,7 +98,22 @@ class Metrics:
         for record in new:
             self._count(record)
 
+    def _count_local(self, record: RequestRecord) -> bool:
+        """Count a response that no provider had a part in; return whether it was a request to a model."""
+        endpoint, error = record.endpoint, record.error
+        if record.status < 400:
+            self._responses[(endpoint, str(record.status))] += 1
+            return False
+        code = (error.code if error is not None else None) or f"http_{record.status}"
+        labels = (endpoint, code)
+        if labels not in self._refusals and len(self._refusals) >= _MAX_REFUSALS:
+            labels = ("other", "other")
+        self._refusals[labels] += 1
+        return bool(record.protocol)
+
     def _count(self, record: RequestRecord) -> None:
+        if record.endpoint and not self._count_local(record):
+            return
         status = -1 if record.gone else record.status
         key = (record.protocol, record.target, status)
         series = self._series.get(key)
@@ -135,9 +153,16 @@ class Metrics:
             tokens.add_metric((*key, self._worker), count)
         failovers = self._family("routecodex_failovers", "Attempts after the first.", "")
         failovers.add_metric((self._worker,), self._failovers)
+        refusals = self._family("routecodex_refusals", "Requests refused before routing.", "endpoint code")
+        responses = self._family(
+            "routecodex_service_responses", "Other responses without a provider.", "endpoint status"
+        )
+        for family, rows in ((refusals, self._refusals), (responses, self._responses)):
+            for row_labels, count in rows.items():
+                family.add_metric((*row_labels, self._worker), count)
         active = GaugeMetricFamily("routecodex_active_requests", "Requests in flight.", labels=("worker",))
         active.add_metric((self._worker,), self._active())
-        yield from (requests, tokens, failovers, active)
+        yield from (requests, tokens, refusals, responses, failovers, active)
         yield self._histogram("routecodex_request_seconds", "Whole requests.", series, "seconds")
         yield self._histogram("routecodex_first_byte_seconds", "Until the first byte.", series, "first_byte")
 

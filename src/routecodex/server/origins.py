@@ -14,7 +14,11 @@ from typing import Final
 
 from routecodex.canon.errors import ClientError
 from routecodex.config import Config
+from routecodex.server import paths
 from routecodex.server.http import HttpRequest
+
+_LINKABLE: Final = frozenset({"root"})
+"""Endpoints that a link on any page may open: they show no data and change nothing."""
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for the gateway's own pages, and for an address that the user typed."""
@@ -55,15 +59,12 @@ class OriginAccess:
         self._allows_all = "*" in listed
         self._allowed = frozenset(origin.lower() for origin in listed)
 
-    def check(self, request: HttpRequest, *, linkable: bool) -> bytes:
-        """Reject a page of a foreign origin; return the CORS header lines for an allowed one, else b"".
-
-        `linkable`: a link on any page may open this path.
-        """
+    def check(self, request: HttpRequest) -> bytes:
+        """Reject a page of a foreign origin; return the CORS header lines for an allowed one, else b""."""
         headers = request.headers
         lines = b""
         if "origin" in headers or "sec-fetch-site" in headers:
-            lines = self._check_page(request, linkable)
+            lines = self._check_page(request)
         if request.method == "POST" and headers.get("content-type") != _JSON:
             _check_content_type(headers)
         return lines
@@ -73,13 +74,13 @@ class OriginAccess:
         origin = request.headers.get("origin") if request is not None else None
         return _cors_lines(origin) if origin is not None and self._allows(origin) else b""
 
-    def _check_page(self, request: HttpRequest, linkable: bool) -> bytes:
+    def _check_page(self, request: HttpRequest) -> bytes:
         headers = request.headers
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none").lower()
         if origin is not None and self._allows(origin):
             return _cors_lines(origin)
         is_own = origin is None or _is_origin_of(headers.get("host", ""), origin)
-        if not (is_own and (site in _OWN_SITES or (linkable and _is_navigation(request)))):
+        if not (is_own and (site in _OWN_SITES or _is_link(request))):
             raise _foreign(origin, site)
         return b""
 
@@ -131,11 +132,13 @@ def _is_origin_of(host: str, origin: str) -> bool:
     )
 
 
-def _is_navigation(request: HttpRequest) -> bool:
-    """Return whether the request opens a page of its own, whose content the linking page cannot read."""
-    headers = request.headers
+def _is_link(request: HttpRequest) -> bool:
+    """Return whether the request opens a linkable path in a tab, where the linking page cannot read it."""
+    endpoint, headers = paths.find(request.path), request.headers
     return (
-        request.method in ("GET", "HEAD")
+        endpoint is not None
+        and endpoint.name in _LINKABLE
+        and request.method in ("GET", "HEAD")
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )

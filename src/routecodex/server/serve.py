@@ -18,18 +18,17 @@ from typing import Any
 import uvloop
 from msgspec.structs import replace
 
-from routecodex.canon.errors import ClientError, GatewayError
 from routecodex.config import Config
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.internal.clock_service import BARE
-from routecodex.gateway.request import RequestRecord, fresh_id
+from routecodex.gateway.request import RequestRecord
 from routecodex.server import announce, descriptors, logs
 from routecodex.server.access import AdminAccess
 from routecodex.server.access_log import AccessLog
 from routecodex.server.admin import AdminApi
 from routecodex.server.announce import Announcement
-from routecodex.server.app import App, error_answer
-from routecodex.server.http import HttpLimits, HttpRequest, HttpServer
+from routecodex.server.app import App
+from routecodex.server.http import HttpLimits, HttpServer
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import ConfigSource, Reloader
 from routecodex.server.request_log import RequestLog
@@ -37,8 +36,6 @@ from routecodex.server.workers import Heartbeat, reserve_port
 from routecodex.stores import open_store
 
 log = logging.getLogger("routecodex.server")
-
-Headers = list[tuple[bytes, bytes]]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -68,17 +65,11 @@ def limits(config: Config) -> HttpLimits:
         header_bytes=server.max_header_kb * 1024,
         header_seconds=min(idle, 15.0),
         body_seconds=idle,
+        body_total_seconds=float(server.max_body_seconds),
         write_stall_seconds=idle,
         open_at_once=descriptors.requests_allowed(files),
         descriptors=files - descriptors.reserve(files) // 2,
     )
-
-
-def protocol_error(status: int, message: str, request: HttpRequest | None) -> tuple[Headers, bytes]:
-    """Encode an error of the HTTP layer in the client's protocol."""
-    error: GatewayError = ClientError(message, status=status, code=f"http_{status}")
-    _, headers, body = error_answer(error, request, f"req_{fresh_id()}")
-    return headers, body
 
 
 class Service:
@@ -120,7 +111,12 @@ class Service:
         )
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
-        self._http = HttpServer(self._app, limits=limits(config), on_protocol_error=protocol_error)
+        self._http = HttpServer(
+            self._app,
+            limits=limits(config),
+            on_protocol_error=self._app.on_protocol_error,
+            check_head=self._app.check_head,
+        )
         self._http.on_pressure = lambda: self._gateway.http.close_idle()
         self.reloader: Reloader | None = None
         if source is not None:
@@ -138,7 +134,8 @@ class Service:
 
     def _observe(self, record: RequestRecord) -> None:
         self._metrics.observe(record)
-        if self._logs_requests:
+        # Probes, scrapes and admin calls are logged only when they are refused.
+        if self._logs_requests and (record.protocol or record.status >= 400):
             self._access.add(record)
 
     async def start(self, *, reuse_port: bool = False) -> tuple[str, int]:

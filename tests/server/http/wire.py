@@ -12,6 +12,7 @@ import msgspec
 
 from routecodex.server.http import Handler, HttpLimits, HttpRequest, HttpServer, Reply
 from routecodex.server.http.connection import ServerConnection
+from routecodex.server.http.listener import CheckHead
 
 SECONDS = 20.0
 
@@ -109,9 +110,17 @@ class Stage:
         self._listeners: list[asyncio.Server] = []
         self._wires: list[Wire] = []
 
-    async def serve(self, handler: Handler | None = None, **limits: Any) -> HttpServer:
+    async def serve(
+        self,
+        handler: Handler | None = None,
+        check_head: CheckHead = lambda request: None,
+        **limits: Any,
+    ) -> HttpServer:
         self.server = HttpServer(
-            handler or echo, limits=HttpLimits(**limits), on_protocol_error=describe_error
+            handler or echo,
+            limits=HttpLimits(**limits),
+            on_protocol_error=describe_error,
+            check_head=check_head,
         )
         self._servers.append(self.server)
         self.address = await self.server.listen("127.0.0.1", 0)

@@ -47,6 +47,8 @@ class ServerConnection(asyncio.Protocol):
     """The server's end of one connection."""
 
     __slots__ = (
+        "_body_ends",
+        "_body_grace_ends",
         "_buffered",
         "_closing",
         "_discarded",
@@ -95,6 +97,8 @@ class ServerConnection(asyncio.Protocol):
         self._buffered = False
         self._discarded = self._stall_size = 0
         self._stall_ends = inf
+        self._body_grace_ends = 0.0
+        self._body_ends = inf
         self.gone = False
         self.paused = False
         self.deadline = inf
@@ -160,7 +164,10 @@ class ServerConnection(asyncio.Protocol):
         """Act on the bytes read."""
         if self._reply is None:
             self._take_next()
-        elif len(self._reader.ready) > 1:
+            return
+        if self._reader.phase is Phase.BODY:
+            self._check_head()
+        if len(self._reader.ready) > 1:
             self._limit_pipelining()
 
     def body_buffer(self) -> BodyBuffer | None:
@@ -246,7 +253,14 @@ class ServerConnection(asyncio.Protocol):
         server, reader = self._server, self._reader
         phase = reader.phase
         if phase is Phase.BODY:
-            self.deadline = server.deadline_in(server.limits.body_seconds)
+            if not self._check_head():
+                self._take_next()
+                return
+            limits = server.limits
+            if self._phase is not Phase.BODY:
+                self._body_grace_ends = server.deadline_in(limits.body_total_seconds)
+            self._body_ends = self._body_grace_ends + reader.body_size / limits.body_bytes_per_second
+            self.deadline = min(server.deadline_in(limits.body_seconds), self._body_ends)
             if reader.expects_continue:
                 reader.expects_continue = False
                 # The last response may still be batched, and must leave before this.
@@ -255,6 +269,19 @@ class ServerConnection(asyncio.Protocol):
         elif phase is Phase.HEAD and self._phase is not Phase.HEAD:
             self.deadline = server.deadline_in(server.limits.header_seconds)
         self._phase = phase
+
+    def _check_head(self) -> bool:
+        """Check a request once, when its head is complete; a refused one becomes a fault without its body."""
+        reader, server = self._reader, self._server
+        request = reader.head
+        if reader.head_checked or request is None:
+            return True
+        reader.head_checked = True
+        reply = server.check_head(request)
+        if reply is None:
+            return True
+        reader.fail(reply[0], "", reply)
+        return False
 
     def _handle(self, request: HttpRequest) -> None:
         self.deadline = inf
@@ -375,9 +402,15 @@ class ServerConnection(asyncio.Protocol):
         elif self._refusal is not None or self._reader.phase is Phase.IDLE:
             self._close()
         else:
-            where = self._reader.phase.value
-            self._reader.fail(408, f"the client stopped sending {where} of its request")
+            self._reader.fail(408, self._late())
             self._take_next()
+
+    def _late(self) -> str:
+        """Describe the client whose request did not arrive in time."""
+        phase = self._reader.phase
+        if phase is Phase.BODY and self._server.now >= self._body_ends:
+            return "the request body took too long; see server.max_body_seconds"
+        return f"the client stopped sending {phase.value} of its request"
 
     def pause_writing(self) -> None:
         self.paused = True

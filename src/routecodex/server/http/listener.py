@@ -10,7 +10,7 @@ from email.utils import formatdate
 from routecodex.server.http.acceptor import Acceptor
 from routecodex.server.http.connection import ServerConnection, shared_buffer
 from routecodex.server.http.reader import Fault, HttpLimits
-from routecodex.server.http.reply import Headers, encode_fields
+from routecodex.server.http.reply import Headers, WholeReply, encode_fields
 from routecodex.server.http.request import HttpRequest
 from routecodex.server.http.request_loop import Handler
 from routecodex.wire.buffers import WriteBatcher
@@ -19,6 +19,9 @@ logger = logging.getLogger("routecodex.server")
 
 ErrorBody = Callable[[int, str, HttpRequest | None], tuple[Headers, bytes]]
 
+CheckHead = Callable[[HttpRequest], WholeReply | None]
+"""Checks a request before its body is read; returns the response if it is refused."""
+
 _MAX_REFUSED_AT_ONCE = 256
 _CLOSE_SECONDS = 5.0
 
@@ -26,9 +29,17 @@ _CLOSE_SECONDS = 5.0
 class HttpServer:
     """Serves HTTP/1.1 on any number of addresses with one handler."""
 
-    def __init__(self, handler: Handler, *, limits: HttpLimits, on_protocol_error: ErrorBody) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        limits: HttpLimits,
+        on_protocol_error: ErrorBody,
+        check_head: CheckHead = lambda request: None,
+    ) -> None:
         self.handler = handler
         self.limits = limits
+        self.check_head = check_head
         self.active = 0
         """Requests in flight."""
         self.draining = False
@@ -140,6 +151,8 @@ class HttpServer:
 
     def error_reply(self, fault: Fault) -> tuple[Headers, bytes]:
         """Return headers and body of the error response for a fault."""
+        if fault.reply is not None:
+            return fault.reply[1], fault.reply[2]
         try:
             headers, body = self._on_protocol_error(fault.status, fault.message, fault.request)
             encode_fields(headers)

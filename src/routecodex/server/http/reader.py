@@ -21,6 +21,7 @@ from typing import Final
 
 import httptools
 
+from routecodex.server.http.reply import WholeReply
 from routecodex.server.http.request import HttpRequest
 from routecodex.wire import plain_heads
 from routecodex.wire.buffers import BodyBuffer
@@ -36,6 +37,10 @@ class HttpLimits:
     """Time for a request head from its first byte, and for the first byte of a new connection."""
     body_seconds: float = 60.0
     """A body without progress for this long gets HTTP 408."""
+    body_total_seconds: float = 120.0
+    """Time for a whole body, beside that for its size; a slower one gets HTTP 408."""
+    body_bytes_per_second: int = 32 * 1024
+    """Bytes of a body that give it one more second."""
     keep_alive_seconds: float = 75.0
     write_stall_seconds: float = 60.0
     """A client that reads nothing for this long is disconnected."""
@@ -54,6 +59,7 @@ class HttpLimits:
         shortest = min(
             self.header_seconds,
             self.body_seconds,
+            self.body_total_seconds,
             self.keep_alive_seconds,
             self.write_stall_seconds,
             self.linger_seconds,
@@ -84,6 +90,10 @@ _MAX_REPEATED_HEADERS: Final = 100
 _JOIN_PARTS_AT: Final = 4096
 _FRAMING_PER_BODY_BYTE: Final = 16
 
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
+"""Methods that give a body no meaning (RFC 9110, 9.3); nothing reads it."""
+_BODILESS_BYTES: Final = 65536
+
 _BYPASS_FROM: Final = 65536
 """Missing bytes of a body of known length from which on it bypasses the parser."""
 
@@ -108,15 +118,22 @@ _BODY: Final = Phase.BODY
 class Fault:
     """The error that ends reading from a connection, with the status for its client.
 
-    `request` is the rejected request, as far as it was read.
+    `request` is the rejected request, as far as it was read; `reply` is the response, if it is made already.
     """
 
-    __slots__ = ("message", "request", "status")
+    __slots__ = ("message", "reply", "request", "status")
 
-    def __init__(self, status: int, message: str, request: HttpRequest | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        request: HttpRequest | None = None,
+        reply: WholeReply | None = None,
+    ) -> None:
         self.status = status
         self.message = message
         self.request = request
+        self.reply = reply
 
 
 class _Rejected(Exception):
@@ -128,7 +145,7 @@ class RequestReader:
 
     __slots__ = (
         "_blocks",
-        "_body_size",
+        "_body_limit",
         "_client",
         "_completed",
         "_content_length",
@@ -146,9 +163,11 @@ class RequestReader:
         "_upgrade",
         "body_buffer",
         "body_left",
+        "body_size",
         "excess",
         "expects_continue",
         "finished",
+        "head_checked",
         "phase",
         "ready",
     )
@@ -164,6 +183,10 @@ class RequestReader:
         """Whether bytes arrived after the last request."""
         self.expects_continue = False
         """Whether the client waits for 100 Continue before it sends the body."""
+        self.head_checked = False
+        """Whether the owner has checked the head of the request whose body is being read."""
+        self.body_size = 0
+        """Bytes read of the current body."""
         self.body_left = 0
         """Bytes missing of a body that bypasses the parser."""
         self.body_buffer: BodyBuffer | None = None
@@ -176,9 +199,8 @@ class RequestReader:
         self._headers: dict[str, str] = {}
         self._parts: list[bytes | memoryview] = []
         self._blocks: list[bytes] = []
-        self._content_length = self._fed_size = self._head_size = self._body_size = self._framing = (
-            self._repeats
-        ) = 0
+        self._body_limit = limits.body_bytes
+        self._content_length = self._fed_size = self._head_size = self._framing = self._repeats = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse more bytes; complete requests are appended to `ready`."""
@@ -204,7 +226,7 @@ class RequestReader:
             self._check_sizes(size)
             if (
                 self.phase is _BODY
-                and self._content_length - self._body_size > _BYPASS_FROM
+                and self._content_length - self.body_size > _BYPASS_FROM
                 and not self._upgrade
             ):
                 self._bypass_parser()
@@ -225,17 +247,19 @@ class RequestReader:
             return False
         self.phase = _BODY
         self.body_left = body_left
-        self._body_size = length - body_left
+        self.body_size = length - body_left
         if body_left < length:
             self._append_part(data[start:])
         if not body_left:
             self.on_message_complete()
-        elif body_left > _BYPASS_FROM:
+            return True
+        self.head_checked = False
+        if body_left > _BYPASS_FROM:
             self._allocate_body()
         return True
 
     def _bypass_parser(self) -> None:
-        self.body_left = self._content_length - self._body_size
+        self.body_left = self._content_length - self.body_size
         # The old parser still expects the body.
         self._parser = httptools.HttpRequestParser(self)
         self._allocate_body()
@@ -244,7 +268,7 @@ class RequestReader:
         """Read more of a body that bypasses the parser; bytes behind it are the next request."""
         size = min(len(data), self.body_left)
         self.body_left -= size
-        self._body_size += size
+        self.body_size += size
         self.expects_continue = False
         piece = data if size == len(data) else data[:size]
         if self.body_buffer is not None:
@@ -263,9 +287,9 @@ class RequestReader:
 
         A content-length alone costs no memory.
         """
-        if self._body_size * _MISSING_PER_RECEIVED < self.body_left:
+        if self.body_size * _MISSING_PER_RECEIVED < self.body_left:
             return
-        self.body_buffer = BodyBuffer(self._body_size + self.body_left)
+        self.body_buffer = BodyBuffer(self.body_size + self.body_left)
         for part in (*self._blocks, *self._parts):
             self.body_buffer.put(part)
         self._parts, self._blocks = [], []
@@ -275,7 +299,7 @@ class RequestReader:
         assert self.body_buffer is not None
         self.body_buffer.filled += size
         self.body_left -= size
-        self._body_size += size
+        self.body_size += size
         self.expects_continue = False
         if not self.body_left:
             self.on_message_complete()
@@ -286,14 +310,20 @@ class RequestReader:
         self._parser = self.body_buffer = None
         self.ready.clear()
 
-    def fail(self, status: int, message: str) -> None:
-        """End reading with a fault about the current request."""
+    @property
+    def head(self) -> HttpRequest | None:
+        """The request whose body is being read."""
+        return self._request
+
+    def fail(self, status: int, message: str, reply: WholeReply | None = None) -> None:
+        """End reading with a fault about the current request, and release what was read of its body."""
         request = self._request if self._request is not None else self._partial_request()
         self.finished = True
         self.phase = _IDLE
         self.expects_continue = False
         self.body_buffer = None
-        self.ready.append(Fault(status, message, request))
+        self._parts, self._blocks = [], []
+        self.ready.append(Fault(status, message, request, reply))
 
     def _partial_request(self) -> HttpRequest | None:
         """Return the request with the headers read so far; None before a path that decodes."""
@@ -324,7 +354,7 @@ class RequestReader:
             self._head_size += size
             if self._head_size > self._limits.header_bytes:
                 self.fail(431, self._head_too_large())
-        elif self._framing > self._limits.header_bytes + _FRAMING_PER_BODY_BYTE * self._body_size:
+        elif self._framing > self._limits.header_bytes + _FRAMING_PER_BODY_BYTE * self.body_size:
             self.fail(413, "the chunked body has too many bytes of framing; send larger chunks")
 
     def _head_too_large(self) -> str:
@@ -389,7 +419,7 @@ class RequestReader:
         parser = self._parser
         assert parser is not None
         self._request = None
-        self._content_length = self._body_size = self._framing = 0
+        self._content_length = self.body_size = self._framing = 0
         if self._head_size + self._fed_size > self._limits.header_bytes:
             self._check_head(headers)
         version = parser.get_http_version()
@@ -401,6 +431,7 @@ class RequestReader:
         self._request = self._build(
             _METHODS.get(method) or method.decode("ascii"), headers, keep_alive, version == "1.0"
         )
+        self.head_checked = False
         self._check_framing(self._request)
         self._upgrade = upgrade and method != b"CONNECT" and _has_body(headers)
         self.phase = _BODY
@@ -428,11 +459,14 @@ class RequestReader:
     def _check_framing(self, request: HttpRequest) -> None:
         headers = request.headers
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+        self._body_limit = self._limits.body_bytes
+        if request.method in _BODILESS_METHODS:
+            self._body_limit = min(self._body_limit, _BODILESS_BYTES)
         if coding is not None:
             self._check_coding(coding.lower(), request.http_1_0, length is not None)
         elif length is not None:
             self._content_length = int(length)
-            if self._content_length > self._limits.body_bytes:
+            if self._content_length > self._body_limit:
                 raise self._reject(413, self._body_too_large())
         if "expect" in headers:
             self.expects_continue = not request.http_1_0 and headers["expect"].lower() == "100-continue"
@@ -450,14 +484,14 @@ class RequestReader:
         raise self._reject(501, f"transfer coding {coding[:80]!r} is not supported; send it chunked only")
 
     def _body_too_large(self) -> str:
-        return f"the request body is larger than {self._limits.body_bytes} bytes"
+        return f"the request body is larger than {self._body_limit} bytes"
 
     def on_body(self, data: bytes) -> None:
         size = len(data)
-        self._body_size += size
+        self.body_size += size
         self._framing -= size
         self.expects_continue = False
-        if self._body_size > self._limits.body_bytes:
+        if self.body_size > self._body_limit:
             raise self._reject(413, self._body_too_large())
         self._append_part(data)
 

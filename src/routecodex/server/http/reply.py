@@ -8,10 +8,13 @@ from typing import Final, Protocol
 
 from routecodex.canon.errors import ClientDisconnected
 
-__all__ = ["ClientDisconnected", "Headers", "Reply", "ReplyTransport", "encode_fields"]
+__all__ = ["ClientDisconnected", "Headers", "Reply", "ReplyTransport", "WholeReply", "encode_fields"]
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
 """Names and values; an entry in bytes is whole lines, encoded and checked before."""
+
+WholeReply = tuple[int, Headers, bytes]
+"""Status, headers and body of a response that does not stream."""
 
 _STATUS_LINES: Final = {
     int(status): f"HTTP/1.1 {int(status)} {phrase}\r\n".encode()
@@ -69,6 +72,7 @@ class Reply:
         "ended",
         "extra_lines",
         "started",
+        "status",
     )
 
     def __init__(
@@ -87,6 +91,8 @@ class Reply:
         self._head = b""
         self.extra_lines = b""
         """Whole header lines that are added to the handler's own, such as those of CORS."""
+        self.status = 0
+        """The status, once the response has started."""
         self.started = False
         self.ended = False
 
@@ -178,6 +184,7 @@ class Reply:
             raise ClientDisconnected
         fields = encode_fields(headers)
         self.started = True
+        self.status = status
         if status in _BODILESS:
             self._bodiless = True
         if not transport.decide_keep_alive(keep_possible and self._keep_alive):

@@ -1,0 +1,95 @@
+"""Error responses in the client's own protocol, and records of responses without a provider."""
+
+from __future__ import annotations
+
+import math
+from time import monotonic
+
+from routecodex.canon.errors import GatewayError
+from routecodex.gateway.answer.writer import notice_text, refusal_headers
+from routecodex.gateway.context.gateway_replies import GATEWAY_ROUTE
+from routecodex.gateway.request import RequestRecord, client_request_id
+from routecodex.protocols.codecs import CODECS
+from routecodex.server import paths
+from routecodex.server.http import HttpRequest
+from routecodex.server.paths import Endpoint
+from routecodex.wire import json
+
+ErrorReply = tuple[int, list[tuple[bytes, bytes] | bytes], bytes]
+"""Status, headers and body of an error response."""
+
+ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
+"""Endpoints that call a provider: every response has the routing headers."""
+SERVICE = frozenset({"root", "health", "metrics", "admin"})
+"""Endpoints for operators and probes, of no protocol: answered under any load, logged only when refused."""
+
+_SHARED = SERVICE | {"models", "model"}
+_RETRY_CAP = 60
+_RETRY_DEFAULT = 5
+_JSON = (b"content-type", b"application/json")
+_MAX_PATH = 200
+
+
+def json_headers(request_id: str) -> list[tuple[bytes, bytes] | bytes]:
+    """Return the headers of a JSON response."""
+    return [_JSON, (b"x-request-id", request_id.encode())]
+
+
+def protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:
+    """Return the client's protocol, by the path or, where several share it, by its headers."""
+    if endpoint is not None and (endpoint.protocol != "chat" or endpoint.name not in _SHARED):
+        return endpoint.protocol
+    if "anthropic-version" in request.headers:
+        return "messages"
+    if "x-goog-api-client" in request.headers or (endpoint is None and "/v1beta" in request.path):
+        return "gemini"
+    return "chat"
+
+
+def error_reply(error: GatewayError, request: HttpRequest | None, request_id: str) -> ErrorReply:
+    """Encode an error as a response in the client's own protocol."""
+    endpoint = paths.find(request.path) if request is not None else None
+    protocol = protocol_of(request, endpoint) if request is not None else "chat"
+    status, envelope = CODECS[protocol].encode_error(error)
+    headers = json_headers(request_id)
+    if endpoint is not None and endpoint.name in ROUTED:
+        headers.extend(refusal_headers(error.message, error.routed))
+    if status in (429, 503, 529):
+        wait = _RETRY_DEFAULT if error.retry_after is None else error.retry_after
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))
+    if error.never_retry:
+        headers.append((b"x-should-retry", b"false"))
+    if status == 405 and endpoint is not None:
+        headers.append((b"allow", ", ".join(sorted(endpoint.methods)).encode()))
+    if error.notices:
+        headers.append((b"x-routecodex-notice", notice_text(error.notices)))
+    return status, headers, json.encode(envelope)
+
+
+def local_record(
+    request: HttpRequest | None,
+    *,
+    id: str,
+    status: int,
+    client_name: str = "",
+    error: GatewayError | None = None,
+) -> RequestRecord:
+    """Return the record of a response that no provider had a part in: a refusal, a list, a probe."""
+    endpoint = paths.find(request.path) if request is not None else None
+    name = endpoint.name if endpoint is not None else "unknown"
+    record = RequestRecord(
+        id=id,
+        protocol=protocol_of(request, endpoint) if request is not None and name not in SERVICE else "",
+        model="",
+        stream=False,
+        client_name=client_name,
+        route=GATEWAY_ROUTE,
+        arrived=monotonic(),
+    )
+    record.status, record.error = status, error
+    record.endpoint = name
+    if request is not None:
+        record.client_request_id = client_request_id(request.headers)
+        record.call = f"{request.method} {request.path[:_MAX_PATH]}"
+        record.address = request.client[0] if request.client is not None else ""
+    return record
