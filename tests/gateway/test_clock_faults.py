@@ -185,7 +185,7 @@ async def test_a_failed_write_is_an_error_of_the_tool_and_nothing_is_stored(
             answer = await harness.send(stream=stream)
         assert harness.answer_text(answer, stream=stream) == "done"
         *failed, got = tool_results(harness, 4)
-    assert [result["error"]["code"] for result in failed] == ["store_failed"] * 3
+    assert [result["error"]["code"] for result in failed] == ["store_unavailable"] * 3
     assert got["ok"]
     assert str(tmp_path) not in "".join(result["error"]["message"] for result in failed)
     assert task_file(tmp_path).read_bytes() == before

@@ -233,7 +233,7 @@ async def test_a_count_that_cannot_be_stored_ends_the_answer_without_follow_up(
         with caplog.at_level(logging.ERROR):
             reply = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
         assert harness.answer_text(reply, stream=stream) == "the only part"
-        assert "could not be saved" in caplog.text
+        assert "the file store cannot be written" in caplog.text
         assert len(harness.upstream_texts) == 1
         (tmp_path / "sessions").unlink()
         (tmp_path / "moved").rename(tmp_path / "sessions")

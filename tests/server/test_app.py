@@ -110,7 +110,11 @@ async def test_the_root_and_the_health_endpoints_answer() -> None:
             for path in ("/health", "/health/live", "/health/ready")
         ]
     assert about.json["name"] == "routecodex"
-    assert states == [{"status": "ok"}] * 3
+    ready = {
+        "status": "ok",
+        "store": {"kind": "memory", "status": "up", "since": states[0]["store"]["since"]},
+    }
+    assert states == [ready, {"status": "ok"}, ready]
 
 
 NOWHERE = [

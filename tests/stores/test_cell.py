@@ -18,15 +18,22 @@ from routecodex.stores.store import Store, Stored, StoreError
 from tests.stores.test_store import STORES, Clock
 
 SPACE = "numbers"
-NUMBERS = CellFormat(
-    space=SPACE,
-    empty=lambda key: 0,
-    encode=lambda key, number: msgspec.json.encode(number),
-    decode=lambda key, raw: msgspec.json.decode(raw, type=int),
-    noun="a number",
-    outage="numbers cannot be read",
-    log=logging.getLogger("test.numbers"),
-)
+
+
+def numbers(*, guarded: bool = False) -> CellFormat[int]:
+    return CellFormat(
+        space=SPACE,
+        empty=lambda key: 0,
+        encode=lambda key, number: msgspec.json.encode(number),
+        decode=lambda key, raw: msgspec.json.decode(raw, type=int),
+        noun="a number",
+        outage="numbers cannot be read",
+        log=logging.getLogger("test.numbers"),
+        guarded=guarded,
+    )
+
+
+NUMBERS = numbers()
 
 
 class Recorder:
@@ -43,7 +50,7 @@ class Recorder:
             return call
         if name == "stamp_of":
             self.calls.append(name)
-            return (lambda *args: 0) if self.is_down else call
+            return (lambda *args: -len(self.calls)) if self.is_down else call
 
         async def recorded(*args: Any, **options: Any) -> Any:
             self.calls.append(name)
@@ -71,8 +78,10 @@ Open = Callable[..., Cell[int]]
 
 @pytest.fixture
 def open_cell(store: Recorder, clock: Clock) -> Open:
-    def make(*, cached: int = 10, ttl: float | None = None, recheck: float = 0) -> Cell[int]:
-        return Cell(store, NUMBERS, cached=cached, ttl=ttl, recheck=recheck, clock=clock)
+    def make(
+        *, cached: int = 10, ttl: float | None = None, recheck: float = 0, guarded: bool = False
+    ) -> Cell[int]:
+        return Cell(store, numbers(guarded=guarded), cached=cached, ttl=ttl, recheck=recheck, clock=clock)
 
     return make
 
@@ -208,18 +217,79 @@ async def test_an_outage_keeps_the_last_known_value(
     await cell.edit("edited", put(1))
     await cell.edit("loaded", put(2))
     assert await cell.load("loaded") == 2
-    for outage in (1, 2):
+    for unknown in ("new", "newer"):
         store.is_down = True
         await asyncio.sleep(2 * recheck)
         for _ in range(3):
-            assert [await cell.load(key) for key in ("edited", "loaded", "unknown")] == [1, 2, 0]
+            assert [await cell.load(key) for key in ("edited", "loaded", unknown)] == [1, 2, 0]
+            assert [await cell.find(key) for key in ("edited", "loaded", unknown)] == [1, 2, None]
             with pytest.raises(StoreError):
                 await cell.edit("loaded", add_one)
             with pytest.raises(StoreError):
                 await cell.read("loaded")
-        assert caplog.messages == ["numbers cannot be read: the disk is on fire"] * outage
         store.is_down = False
-        assert [await cell.load(key) for key in ("edited", "loaded", "unknown")] == [1, 2, 0]
+        assert [await cell.load(key) for key in ("edited", "loaded", unknown)] == [1, 2, 0]
+    assert caplog.messages == [], "the store itself says that it is down"
+
+
+WRITTEN_BACK = "numbers/'a' was damaged: the last known value stays and was written back"
+
+
+@pytest.mark.parametrize("use", ["load", "read", "edit"])
+async def test_the_last_known_value_takes_the_place_of_a_corrupt_one(
+    open_cell: Open, store: Recorder, caplog: pytest.LogCaptureFixture, use: str
+) -> None:
+    cell, other = open_cell(guarded=True), open_cell(guarded=True)
+    await cell.edit("a", put(7))
+    await store.put(SPACE, "a", b'"x"')
+    assert [await other.load("a") for _ in range(3)] == [0, 0, 0]
+    assert await stored(store, SPACE) == {"a": b'"x"'}, "the other one does not know what it was"
+    if use == "edit":
+        assert await cell.edit("a", add_one) == 8
+    else:
+        assert [await getattr(cell, use)("a") for _ in range(2)] == [7, 7]
+    value = 8 if use == "edit" else 7
+    assert await other.load("a") == value
+    assert await stored(store, SPACE) == {"a": b"%d" % value}
+    assert list((await stored(store, f"{SPACE}.corrupt")).values()) == [b'"x"']
+    assert caplog.messages == [
+        "numbers/'a' is damaged and not used: it is not a number",
+        "numbers/'a' is not a number; set aside in numbers.corrupt",
+        WRITTEN_BACK,
+    ]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_the_last_known_value_takes_the_place_of_a_damaged_file(
+    tmp_path: Path, guarded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FileStore(tmp_path)
+    cell = Cell(store, numbers(guarded=guarded), cached=10, ttl=None)
+    other = Cell(store, numbers(guarded=guarded), cached=10, ttl=None)
+    await cell.edit("a", put(7))
+    file = tmp_path / SPACE / "a.json"
+    file.write_bytes(b"{")
+    if guarded:
+        assert await other.load("a") == 0
+    assert await cell.load("a") == 7
+    assert await other.load("a") == 7
+    assert file.with_name("a.json.corrupt-1").read_bytes() == b"{"
+    assert caplog.messages[-1] == WRITTEN_BACK
+    await store.close()
+
+
+async def test_a_damaged_file_that_nobody_knows_is_replaced_by_the_next_edit(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    cell = Cell(store, numbers(guarded=True), cached=10, ttl=None)
+    file = tmp_path / SPACE / "a.json"
+    file.parent.mkdir()
+    file.write_bytes(b"{")
+    assert [await cell.load("a") for _ in range(2)] == [0, 0]
+    assert file.read_bytes() == b"{"
+    assert await cell.edit("a", put(3)) == 0
+    assert await cell.load("a") == 3
+    assert file.with_name("a.json.corrupt-1").read_bytes() == b"{"
+    await store.close()
 
 
 async def test_values_expire_after_their_last_write(open_cell: Open, clock: Clock) -> None:

@@ -39,6 +39,7 @@ from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
 from routecodex.routing.pools import RoundRobin
 from routecodex.routing.route_plan import RoutePlan
+from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.store import Store, StoreError
 
 
@@ -60,7 +61,8 @@ class Gateway:
         clock: Callable[[], float] = time.time,
         after: Gateway | None = None,
     ) -> None:
-        self.store = store
+        self.store: MonitoredStore = store if isinstance(store, MonitoredStore) else MonitoredStore(store)
+        store = self.store
         self.reasoning: ReasoningCache = (
             ReasoningCache(SignatureOwners(store)) if after is None else after.reasoning
         )
@@ -68,6 +70,8 @@ class Gateway:
         self.sessions: Sessions = Sessions(store) if after is None else after.sessions
         self.operator: OperatorState = OperatorState(store) if after is None else after.operator
         self.health: KeyHealth = KeyHealth(store, clock=clock) if after is None else after.health
+        if after is None:
+            self.store.on_return.append(self.health.save_unsaved)
         self._round_robin: RoundRobin = RoundRobin() if after is None else after._round_robin
         self._environ = os.environ if environ is None else environ
         self._user_dir = user_dir or Path("~/.routecodex").expanduser()
@@ -88,6 +92,7 @@ class Gateway:
             ttl=config.store.responses_ttl_hours * 3600,
             entries=config.store.responses_max_entries,
             size=config.store.responses_max_mb * 1024 * 1024,
+            works=self._store_works,
         )
         self._chains = ResponseChains(self.history, self.registry)
         self.services = self._make_services(config)
@@ -168,6 +173,9 @@ class Gateway:
             raise Overloaded(
                 "the clock tasks could not be cleared, nothing was changed", code="state_not_saved"
             ) from exc
+
+    def _store_works(self) -> bool:
+        return self.store.works
 
     def reconfigured(self, config: Config) -> Gateway:
         """Return a gateway for a new configuration that shares state and connections with this one."""

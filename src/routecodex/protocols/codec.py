@@ -82,6 +82,20 @@ class WireRequest:
             lacks_tags=self.lacks_tags,
         )
 
+    def with_view(self, view: Any) -> WireRequest:
+        """Return the request with another view of the same body."""
+        return WireRequest(
+            self.protocol,
+            self.body,
+            view=view,
+            model=self.model,
+            stream=self.stream,
+            include_usage=self.include_usage,
+            original=self.original,
+            outline=self.outline,
+            lacks_tags=self.lacks_tags,
+        )
+
     def current_outline(self) -> bytes:
         """Return the outline if it is that of the body, else empty bytes."""
         return self.outline if self.original is self.body else b""

@@ -365,9 +365,14 @@ class App:
         await _send(call.reply, found, call.id)
 
     async def _health(self, call: ApiCall) -> None:
-        ready = not self._draining() or call.request.path.endswith("/live")
-        state = "ok" if ready else "draining"
-        await call.reply.send(200 if ready else 503, json_headers(call.id), json.encode({"status": state}))
+        if call.request.path.endswith("/live"):
+            await _send(call.reply, {"status": "ok"}, call.id)
+        elif self._draining():
+            await call.reply.send(503, json_headers(call.id), json.encode({"status": "draining"}))
+        else:
+            store = self._gateway.store.report
+            status = "ok" if store.status == "up" else "degraded"
+            await _send(call.reply, {"status": status, "store": store}, call.id)
 
     async def _show_metrics(self, call: ApiCall) -> None:
         await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())

@@ -86,7 +86,7 @@ class HiddenToolCalls:
             if self._saves % _TRIM_EVERY == 0:
                 await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
         except StoreError as exc:
-            log.error("calls of server tools cannot be put back later: %s", exc)
+            log.debug("calls of server tools cannot be put back later: %s", exc)
 
     async def restored(self, request: Request, session: str | None, *, owner: str = "") -> Request:
         """Return the request with the hidden calls and their results inserted."""

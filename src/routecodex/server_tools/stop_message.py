@@ -12,9 +12,12 @@ from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response
 from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
+from routecodex.stores.store import StoreError
 
 TakeUse = Callable[[TurnContext], Coroutine[Any, Any, str | None]]
-"""Counts one use and returns the text; None if no use is left. Atomic across processes, saved on return."""
+"""Counts one use and returns the text; None if no use is left. Atomic across processes, saved on return.
+
+It raises StoreError if the use cannot be saved, and then it is not counted."""
 
 GiveBackUse = Callable[[TurnContext], Awaitable[None]]
 """Subtracts the use that was counted last."""
@@ -84,7 +87,11 @@ class StopMessageTool(ServerTool):
         if await self._is_idle(turn.captured):
             turn.note("stopMessage skipped: bd_idle")
             return None
-        text = await self._count_use(turn)
+        try:
+            text = await self._count_use(turn)
+        except StoreError:
+            turn.note("stopMessage paused: store unavailable")
+            return None
         if text is None:
             turn.note("stopMessage skipped: no uses left")
             return None

@@ -87,7 +87,7 @@ class DescriptionCache:
             if self._saved % _TRIM_EVERY == 0:
                 await self._store.trim(SPACE, entries=self._entries, size=MAX_BYTES)
         except StoreError as exc:
-            log.error("the description of an image cannot be saved: %s", exc)
+            log.debug("the description of an image cannot be saved: %s", exc)
 
 
 class ImageDescriptions:

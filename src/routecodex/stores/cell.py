@@ -1,8 +1,10 @@
 """Cached, stamped access to one kind of stored value.
 
 A cached value is used as long as the store's stamp of its key stays the same, so that a value which another
-process writes is seen with the next request. A stored value that cannot be decoded is copied to the space
-`<space>.corrupt`, logged, and treated as absent. While the store is down, readers get the last known value.
+process writes is seen with the next request. While the store is down, readers get the last known value.
+
+A stored value that cannot be decoded is copied to the space `<space>.corrupt` and logged; a damaged file is
+set aside by the store. A process that knows the last value writes that back; for all others it is absent.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
-from routecodex.stores.store import Store, StoreError
+from routecodex.stores.store import DamagedValue, Store, StoreError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +41,8 @@ class CellFormat(Generic[T]):
 
     `empty` returns the value of a key without a stored one; an empty value is never stored. `decode` raises
     ValueError for a value of another kind. `noun` names the value in the log line "… is not <noun>", and
-    `outage` is logged once per outage of the store.
+    `outage` is the consequence of a store that is down. A damaged value that is `guarded` stays in its place
+    for readers that do not know it: another process may know what it was.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class CellFormat(Generic[T]):
         noun: str,
         outage: str,
         log: logging.Logger,
+        guarded: bool = False,
     ) -> None:
         self.space = space
         self.empty = empty
@@ -60,6 +64,7 @@ class CellFormat(Generic[T]):
         self.noun = noun
         self.outage = outage
         self.log = log
+        self.guarded = guarded
 
 
 class CellEdit(Generic[T, R]):
@@ -135,7 +140,6 @@ class Cell(Generic[T]):
         self._recheck = recheck
         self._clock = clock
         self._values: OrderedDict[str, CachedValue[T]] = OrderedDict()
-        self._is_down = False
 
     def peek(self, key: str) -> T | None:
         """Return the value if it is known without IO; None means that it has to be loaded."""
@@ -157,37 +161,72 @@ class Cell(Generic[T]):
         return known.value
 
     async def load(self, key: str) -> T:
-        """Return the value; the last known one while the store is down."""
+        """Return the value; while the store is down the last known one, empty if none is known."""
+        found = await self.find(key)
+        return found if found is not None else self._format.empty(key)
+
+    async def find(self, key: str) -> T | None:
+        """Return the value; while the store is down the last known one, None if none is known."""
         known = self.peek(key)
         if known is not None:
             return known
         try:
-            value = await self.read(key)
+            return await self.read(key)
         except StoreError as exc:
-            # Once per outage: every request meets it.
-            if not self._is_down:
-                self._format.log.error("%s: %s", self._format.outage, exc)
-            self._is_down = True
+            self._format.log.debug("%s: %s", self._format.outage, exc)
             last = self._values.get(key)
-            return last.value if last is not None else self._format.empty(key)
-        self._is_down = False
-        return value
+            return last.value if last is not None else None
 
     async def read(self, key: str) -> T:
         """Read the value from the store; StoreError while it is down."""
         # The stamp comes first, so that it is never newer than the value.
         stamp = self._store.stamp_of(self._space, key)
-        stored = await self._store.get(self._space, key)
-        if stored is None:
-            value = self._format.empty(key)
-            self._remember(key, value, stamp, absent=True)
+        corrupt: bytes | None = None
+        with suppress(DamagedValue):
+            stored = await self._store.get_intact(self._space, key)
+            if stored is None:
+                value = self._format.empty(key)
+                self._remember(key, value, stamp, absent=True)
+                return value
+            corrupt = stored.value
+            with suppress(CorruptValue):
+                value = decode(self._format, key, stored.value)
+                # A stamp of 0 is older than the value; later it would mean that the value was deleted.
+                self._remember(key, value, stamp or None, expires=stored.expires)
+                return value
+        return await self._replace_damaged(key, stamp, corrupt)
+
+    async def _replace_damaged(self, key: str, stamp: int, corrupt: bytes | None) -> T:
+        """Return the value in place of a damaged one; `corrupt` is a value of another kind."""
+        format = self._format
+        empty = format.empty(key)
+        known = self._values.get(key)
+        if known is not None and known.value != empty:
+            return await self._write_back(key, known.value, corrupt)
+        if not format.guarded:
+            return await self.edit(key, _keep)
+        format.log.error("%s/%.80r is damaged and not used: it is not %s", self._space, key, format.noun)
+        self._values[key] = CachedValue(empty, stamp, None)
+        return empty
+
+    async def _write_back(self, key: str, value: T, corrupt: bytes | None) -> T:
+        """Write the last known value in place of a damaged one, unless another process was first."""
+
+        def write_back(raw: bytes | None) -> bytes:
+            if raw is not None and raw != corrupt:
+                raise Unchanged
+            return self._format.encode(key, value)
+
+        if corrupt is not None:
+            await self._set_aside(key, corrupt)
+        with suppress(Unchanged):
+            await self._store.update(self._space, key, write_back, ttl=self._ttl)
+            self._remember(key, value, None)
+            self._format.log.error(
+                "%s/%.80r was damaged: the last known value stays and was written back", self._space, key
+            )
             return value
-        with suppress(CorruptValue):
-            value = decode(self._format, key, stored.value)
-            # A stamp of 0 is older than the value; later it would mean that the value was deleted.
-            self._remember(key, value, stamp or None, expires=stored.expires)
-            return value
-        return await self.edit(key, _keep)
+        return await self.read(key)
 
     async def edit(self, key: str, change: Callable[[T], tuple[T, R]]) -> R:
         """Replace the value in one atomic step and return the result of `change`.
@@ -197,6 +236,14 @@ class Cell(Generic[T]):
         is not asked first: a store on another machine may be ahead of its stamp.
         """
         corrupt: bytes | None = None
+        known = self._values.get(key)
+        if (
+            self._format.guarded
+            and known is not None
+            and known.stamp != self._store.stamp_of(self._space, key)
+        ):
+            # A damaged value is written back first: the edit must not begin with nothing.
+            await self.load(key)
         while True:
             edit = CellEdit(self._format, key, change, corrupt=corrupt)
             try:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from routecodex.stores.file_format import KeyOf
 from routecodex.stores.folder import Folder
-from routecodex.stores.store import Change, Stored, StoreError, check_key, check_space
+from routecodex.stores.store import CallRefused, Change, Stored, check_key, check_space
 
 READ_THREADS = 4
 BATCH_SIZE = 32
@@ -99,6 +99,8 @@ class FileStore:
     In a space that is a key of `bare`, a file is the value alone, without the store's envelope.
     """
 
+    kind = "file"
+
     def __init__(
         self,
         directory: Path,
@@ -118,6 +120,10 @@ class FileStore:
     async def get(self, space: str, key: str) -> Stored | None:
         writer = self._writer_of(space, key)
         return await self._read(partial(writer.folder.get, key))
+
+    async def get_intact(self, space: str, key: str) -> Stored | None:
+        writer = self._writer_of(space, key)
+        return await self._read(partial(writer.folder.get_intact, key))
 
     async def put(
         self, space: str, key: str, value: bytes, *, ttl: float | None = None, expected: int | None = None
@@ -150,6 +156,11 @@ class FileStore:
         """Return the modification time of the key's file, unique among the writes of a space."""
         return self._writer_of(space, key).folder.stamp_of(key)
 
+    async def check(self, space: str) -> None:
+        """Write a temporary file in the space and delete it again."""
+        writer = self._writer_of(space)
+        await self._write(writer, writer.folder.check)
+
     async def close(self) -> None:
         """End the threads after all queued writes."""
         self._closed = True
@@ -180,4 +191,4 @@ class FileStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"the file store at {self.directory} is closed")
+            raise CallRefused(f"the file store at {self.directory} is closed")

@@ -28,12 +28,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from routecodex.stores import file_format
 from routecodex.stores.file_format import Damaged, Envelope, KeyOf, decode_bare, decode_value, encode_value
-from routecodex.stores.store import Change, Stored, StoreError, check_value, check_version
+from routecodex.stores.store import (
+    CallRefused,
+    Change,
+    DamagedValue,
+    Stored,
+    StoreError,
+    check_value,
+    check_version,
+)
 
 TEMPORARY_MAX_AGE = 3600.0
 SHORT_KEY = 128
@@ -52,6 +61,10 @@ _REMEDIES = {
     errno.EROFS: "choose a directory on a writable disk",
     errno.EMFILE: "raise the limit of open files of the process",
 }
+
+_CHECK_CONTENT = b"x" * 4096
+"""One block: a disk that is almost full may still take a few bytes."""
+_unknown_stamps = count(-1, -1)
 
 logger = logging.getLogger("routecodex.stores")
 
@@ -122,6 +135,13 @@ class Folder:
         except Damaged:
             return self._unexpired(self._reread(name))
 
+    def get_intact(self, key: str) -> Stored | None:
+        name = file_format.encode_name(key)
+        try:
+            return self._unexpired(self._read(name))
+        except Damaged as exc:
+            raise DamagedValue(f"file store: {self.path / name} is damaged: {exc}") from exc
+
     def put(self, key: str, value: bytes, *, ttl: float | None, expected: int | None) -> int:
         check_value(value)
         name = file_format.encode_name(key)
@@ -143,7 +163,10 @@ class Folder:
     def update(self, key: str, change: Change, *, ttl: float | None) -> bytes | None:
         name = file_format.encode_name(key)
         with self.writing() as lock:
-            old = self._read_locked(name)
+            try:
+                old = self._read(name)
+            except Damaged as exc:
+                return self._replace_damaged(lock, key, change, ttl=ttl, reason=str(exc))
             live = self._unexpired(old)
             value = change(live.value if live is not None else None)
             if value is not None:
@@ -152,6 +175,14 @@ class Folder:
             elif old is not None:
                 self._remove([name])
             return value
+
+    @translated
+    def check(self) -> None:
+        """Do what every write does, without a value."""
+        with self.writing():
+            temporary = self._temporary()
+            write_through(temporary, _CHECK_CONTENT, mtime_ns=time.time_ns())
+            temporary.unlink()
 
     def keys(self) -> list[str]:
         return [envelope.key for file in self._files() if (envelope := self._listed(file.name)) is not None]
@@ -218,10 +249,31 @@ class Folder:
         self._replace(file_format.encode_name(key), content, mtime_ns=file_format.stamp(moment, ttl))
         return version
 
+    def _replace_damaged(
+        self, lock: int, key: str, change: Change, *, ttl: float | None, reason: str
+    ) -> bytes | None:
+        """Write a value in place of a damaged file, of which a copy is kept; needs the lock.
+
+        Until then readers find the damaged file and not none: they may know the value that it had.
+        """
+        name = file_format.encode_name(key)
+        self._copy_aside(name, reason=reason)
+        written = False
+        try:
+            value = change(None)
+            if value is not None:
+                check_value(value)
+                self._write(lock, key, value, ttl=ttl, old=None)
+                written = True
+            return value
+        finally:
+            if not written:
+                self._remove([name])
+
     def _write_bare(self, lock: int, key: str, value: bytes, *, ttl: float | None) -> int:
         """Write a bare value, whose version is the unique time of writing; needs the lock."""
         if ttl is not None:
-            raise StoreError(f"file store: the space {self.path.name} has bare values, which cannot expire")
+            raise CallRefused(f"file store: the space {self.path.name} has bare values, which cannot expire")
         _, moment = self._advance(lock, at_least=0, now=self._clock())
         self._replace(file_format.encode_name(key), value, mtime_ns=file_format.stamp(moment, None))
         return moment
@@ -300,7 +352,7 @@ class Folder:
 
     @translated
     def _replace(self, name: str, content: bytes, *, mtime_ns: int) -> None:
-        temporary = self.path / f".{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}"
+        temporary = self._temporary()
         try:
             write_through(temporary, content, mtime_ns=mtime_ns)
             temporary.rename(self.path / name)
@@ -309,6 +361,9 @@ class Folder:
                 temporary.unlink(missing_ok=True)
             raise
         self._unsynced = True
+
+    def _temporary(self) -> Path:
+        return self.path / f".{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}"
 
     @translated
     def _remove(self, names: list[str]) -> None:
@@ -319,12 +374,27 @@ class Folder:
 
     @translated
     def _set_aside(self, name: str, *, reason: str) -> None:
-        number = 1
-        while os.path.lexists(aside := self.path / f"{name}.corrupt-{number}"):
-            number += 1
+        aside = self._aside(name)
         (self.path / name).rename(aside)
         self._unsynced = True
         logger.warning("damaged file %s set aside as %s: %s", self.path / name, aside.name, reason)
+
+    def _copy_aside(self, name: str, *, reason: str) -> None:
+        """Give a damaged file a second name; where that is not possible, only that name."""
+        aside = self._aside(name)
+        try:
+            os.link(self.path / name, aside)
+        except OSError:
+            self._set_aside(name, reason=reason)
+            return
+        self._unsynced = True
+        logger.warning("damaged file %s set aside as %s: %s", self.path / name, aside.name, reason)
+
+    def _aside(self, name: str) -> Path:
+        number = 1
+        while os.path.lexists(aside := self.path / f"{name}.corrupt-{number}"):
+            number += 1
+        return aside
 
     @translated
     def _files(self) -> list[File]:
@@ -365,11 +435,16 @@ def _over_limits(files: list[File], *, entries: int, size: int) -> list[File]:
 
 
 def mtime_of(path: str) -> int:
-    """Return the modification time in nanoseconds; 0 if the path is missing or not accessible."""
+    """Return the modification time in nanoseconds; 0 if the path is missing.
+
+    If that cannot be told, return a negative number that no other call returns.
+    """
     try:
         return os.stat(path).st_mtime_ns
-    except OSError:
+    except FileNotFoundError:
         return 0
+    except OSError:
+        return next(_unknown_stamps)
 
 
 def advance_mtime(path: str, before: int) -> None:

@@ -13,6 +13,8 @@ from routecodex.stores.store import Change, Stored, check_key, check_space, chec
 class MemoryStore:
     """Values in dictionaries, in the order they were written."""
 
+    kind = "memory"
+
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._spaces: dict[str, OrderedDict[str, Stored]] = {}
         self._versions = count(1)
@@ -21,6 +23,9 @@ class MemoryStore:
 
     async def get(self, space: str, key: str) -> Stored | None:
         return self._live(space, key)
+
+    async def get_intact(self, space: str, key: str) -> Stored | None:
+        return await self.get(space, key)
 
     async def put(
         self, space: str, key: str, value: bytes, *, ttl: float | None = None, expected: int | None = None
@@ -67,6 +72,9 @@ class MemoryStore:
         check_key(key)
         stored = self._space(space).get(key)
         return 0 if stored is None else stored.version
+
+    async def check(self, space: str) -> None:
+        return None
 
     async def close(self) -> None:
         return None

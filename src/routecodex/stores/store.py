@@ -26,8 +26,16 @@ class StoreError(Exception):
     """The store failed or rejected a call; nothing was changed."""
 
 
-class Conflict(StoreError):
+class CallRefused(StoreError):
+    """The call itself cannot be carried out; the store works."""
+
+
+class Conflict(CallRefused):
     """The key has another version than the writer expected."""
+
+
+class DamagedValue(CallRefused):
+    """The stored value cannot be decoded; it was left as it is."""
 
 
 class Stored(Struct, frozen=True):
@@ -39,9 +47,18 @@ class Stored(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Values by space and key."""
+    """Values by space and key; `kind` names the implementation."""
 
-    async def get(self, space: str, key: str) -> Stored | None: ...
+    @property
+    def kind(self) -> str: ...
+
+    async def get(self, space: str, key: str) -> Stored | None:
+        """Return the value; a damaged one is set aside and counts as missing."""
+        ...
+
+    async def get_intact(self, space: str, key: str) -> Stored | None:
+        """Return the value; DamagedValue if it is damaged, which then stays where it is."""
+        ...
 
     async def put(
         self, space: str, key: str, value: bytes, *, ttl: float | None = None, expected: int | None = None
@@ -83,7 +100,14 @@ class Store(Protocol):
         ...
 
     def stamp_of(self, space: str, key: str) -> int:
-        """Return the stamp of a single key; 0 if it has no value."""
+        """Return the stamp of a single key; 0 if it has no value.
+
+        While that cannot be told, it is a negative number that is never returned twice.
+        """
+        ...
+
+    async def check(self, space: str) -> None:
+        """Raise StoreError if the space cannot be read and written now; no value changes."""
         ...
 
     async def close(self) -> None: ...
@@ -92,7 +116,7 @@ class Store(Protocol):
 def check_space(space: str) -> None:
     """Raise StoreError for an invalid name of a space."""
     if _SPACE.fullmatch(space) is None:
-        raise StoreError(
+        raise CallRefused(
             f"{space[:80]!r} is not a valid space: use a lower-case letter, then up to 63 of a-z 0-9 . _ -"
         )
 
@@ -102,7 +126,7 @@ def check_key(key: str) -> None:
     try:
         key.encode()
     except UnicodeEncodeError as exc:
-        raise StoreError(f"the key {key[:80]!r} is not valid Unicode: {exc.reason}") from exc
+        raise CallRefused(f"the key {key[:80]!r} is not valid Unicode: {exc.reason}") from exc
 
 
 def check_value(value: bytes) -> None:
@@ -111,7 +135,7 @@ def check_value(value: bytes) -> None:
         value.decode()
         msgspec.json.decode(value, type=msgspec.Raw)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
-        raise StoreError(f"the value is not JSON: {exc}") from exc
+        raise CallRefused(f"the value is not JSON: {exc}") from exc
 
 
 def check_version(expected: int | None, old: Stored | None, *, where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import (
+    Overloaded,
     UpstreamError,
     UpstreamFailed,
     UpstreamLimited,
@@ -77,6 +77,9 @@ class Watched(MemoryStore):
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
         await self._record("update")
         return await super().update(space, key, change, ttl=ttl)
+
+    async def check(self, space: str) -> None:
+        await self._record("check")
 
     def stamp(self, space: str) -> int:
         self.operations.append("stamp")
@@ -440,27 +443,27 @@ async def test_a_probe_goes_by_what_was_saved_before_it_was_granted(clock: Clock
     await there.flush()
 
 
-async def test_a_store_outage_is_logged_once_and_changes_are_saved_later(
-    store: Watched, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("how", ["by the next request", "when the store is back"])
+async def test_changes_during_a_store_outage_are_saved_later(store: Watched, clock: Clock, how: str) -> None:
     health = new_health(store, clock)
     store.down = True
-    with caplog.at_level(logging.ERROR, "routecodex.health"):
-        await health.load()
-        await health.refresh()
-        for _ in range(3):
-            health.failed(TARGET, limited())
-            await health.flush()
-    assert ["disk is full" in message for message in caplog.messages] == [True]
+    await health.load()
+    await health.refresh()
+    for _ in range(3):
+        health.failed(TARGET, limited())
+        await health.flush()
     assert left(health, clock) == 60
     store.down = False
     clock.now += 0.02
-    health.stale()
+    if how == "by the next request":
+        health.stale()
+    else:
+        health.save_unsaved()
+    await asyncio.sleep(0)
     await health.flush()
     other = new_health(store, clock)
     await other.load()
     assert left(other, clock) == left(health, clock) == pytest.approx(59.98)
-    assert "health is saved and shared again" in caplog.messages
 
 
 async def test_a_slow_store_does_not_delay_requests(store: Watched, clock: Clock) -> None:
@@ -522,7 +525,7 @@ async def test_an_unknown_model_is_remembered_until_the_configuration_changes(
     error = two.unusable_key(TARGET, clock.now)
     assert isinstance(error, UpstreamUnknownModel)
     assert error.details == {"provider": "glm", "key": "primary", "upstream_status": 404}
-    assert await two.reset_refused_keys() == 1
+    await two.reset_refused_keys()
     assert two.unusable_key(TARGET, clock.now) is None
 
 
@@ -542,17 +545,20 @@ async def test_an_operator_resets_named_keys_for_all_workers(start: Start, clock
     assert left(two, clock) == left(two, clock, OTHER_KEY) == 0
 
 
-async def test_a_reset_during_a_store_outage_applies_locally_and_is_saved_later(
+async def test_a_reset_during_a_store_outage_is_refused_and_changes_nothing(
     store: Watched, clock: Clock
 ) -> None:
     health = new_health(store, clock)
     health.failed(TARGET, limited())
     await health.flush()
     store.down = True
+    with pytest.raises(Overloaded) as refusal:
+        await health.reset()
+    assert (refusal.value.status, refusal.value.code) == (503, "state_not_saved")
+    assert left(health, clock) == 60
+    store.down = False
     assert await health.reset() == 1
     assert left(health, clock) == 0
-    store.down = False
-    await health.flush()
     assert await store.keys(SPACE) == []
 
 
@@ -560,7 +566,7 @@ async def test_a_new_configuration_resets_rejected_keys(store: Watched, clock: C
     health = new_health(store, clock)
     health.failed(TARGET, refused())
     health.failed(OTHER_KEY, limited())
-    assert await health.reset_refused_keys() == 1
+    await health.reset_refused_keys()
     assert left(health, clock) == 0
     assert left(health, clock, OTHER_KEY) == 60
     assert await store.keys(SPACE) == ["glm.backup"]

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, Overloaded
+from routecodex.canon.notices import Notices
 from routecodex.gateway.context.identity import Scope, ScopeKind
 from routecodex.gateway.state import sessions as sessions_module
 from routecodex.gateway.state.sessions import (
@@ -23,6 +24,7 @@ from routecodex.gateway.state.sessions import (
     FORCE_SHOWN,
     SPACE,
     TTL,
+    UNKNOWN_SESSION,
     Sessions,
     StateNotSaved,
 )
@@ -279,16 +281,13 @@ async def test_old_sessions_are_trimmed_now_and_then(
     assert [scope.id for scope, _ in await sessions.list(10)] == ["2", "1"]
 
 
-async def test_a_failed_trim_is_logged_and_has_no_other_effect(
-    store: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_trim_has_no_effect(store: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     async def trim(*args: Any, **kwargs: Any) -> int:
         raise StoreError("no room")
 
     monkeypatch.setattr(sessions_module, "TRIM_EVERY", 1)
     monkeypatch.setattr(store, "trim", trim, raising=False)
     assert (await Sessions(store).change(ONE, setting(sticky="a.b"))).sticky == "a.b"
-    assert "old sessions cannot be deleted: no room" in caplog.text
 
 
 async def test_a_file_can_be_read_by_a_person(files: FileStore, directory: Path, clock: Clock) -> None:
@@ -399,7 +398,7 @@ async def test_a_file_edited_by_hand_is_read_again(files: FileStore, directory: 
 
 
 async def test_a_disk_that_is_full_refuses_the_change_and_nothing_is_applied(
-    sessions: Sessions, store: Watched, caplog: pytest.LogCaptureFixture
+    sessions: Sessions, store: Watched
 ) -> None:
     before = await sessions.change(ONE, setting(sticky="a.b"))
     store.broken = True
@@ -411,29 +410,26 @@ async def test_a_disk_that_is_full_refuses_the_change_and_nothing_is_applied(
         "the state of session 'one' could not be saved, so nothing of the change was applied; "
         "the gateway's log has the reason"
     )
-    assert "No space left on device" in caplog.text
     store.broken = False
     assert await sessions.load(ONE) == before
 
 
-async def test_an_unreadable_store_yields_the_cached_state_and_is_logged_once(
-    sessions: Sessions, store: Watched, caplog: pytest.LogCaptureFixture
+async def test_an_unreadable_store_yields_the_cached_state_or_a_notice(
+    sessions: Sessions, store: Watched
 ) -> None:
     known = await sessions.change(ONE, setting(sticky="a.b"))
     two = Scope("session", "two")
     await Sessions(store).change(two, setting(sticky="c.d"))
     store.broken = True
-    for _ in range(3):
-        assert await sessions.load(ONE) == known
-        assert await sessions.load(two) == EMPTY
-        assert await sessions.load(Scope("session", "three")) == EMPTY
-    assert caplog.text.count("session state cannot be read") == 1
+    for scope, state, lines in ((ONE, known, ()), (two, EMPTY, (UNKNOWN_SESSION,))):
+        notices = Notices()
+        assert [await sessions.load(scope, notices) for _ in range(3)] == [state] * 3
+        assert notices.lines() == lines
     store.broken = False
     assert (await sessions.load(two)).sticky == "c.d"
     await Sessions(store).change(two, setting(sticky="e.f"))
     store.broken = True
     assert (await sessions.load(two)).sticky == "c.d"
-    assert caplog.text.count("session state cannot be read") == 2
 
 
 async def test_a_list_that_cannot_be_read_is_an_error(sessions: Sessions, store: Watched) -> None:

@@ -115,15 +115,12 @@ class Broken(MemoryStore):
         return await super().put(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
 
 
-async def test_owners_of_a_failed_write_are_saved_with_the_next(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_owners_of_a_failed_write_are_saved_with_the_next() -> None:
     store = Broken()
     owners = SignatureOwners(store)
     for name in ("one", "two"):
         owners.record("owner", name)
         await owners.flush()
-    assert ["for now" in record.message for record in caplog.records] == [True]
     store.is_down = False
     owners.record("owner", "three")
     await owners.flush()

@@ -73,9 +73,10 @@ class ClientWriter:
         if not isinstance(answer, WholeAnswer):
             await self._relay(answer)
             return
+        body = answer.body
         if self._settle(answer.outcome, answer.recorder):
-            await self._remember(answer.outcome, self._record.target)
-        await self._client.send(200, self._headers(JSON), answer.body)
+            body = await self._remember(answer.outcome, self._record.target, body)
+        await self._client.send(200, self._headers(JSON), body)
 
     async def _relay(self, stream: AnswerStream) -> None:
         client, pipe = self._client, stream.pipe
@@ -96,7 +97,7 @@ class ClientWriter:
                 await self._fail(out, outcome.error)
                 return
             if self._settle(outcome, stream.recorder):
-                await self._remember(outcome, self._record.target)
+                out = await self._remember(outcome, self._record.target, out)
             await client.end(out)
         finally:
             stream.close()
@@ -128,8 +129,12 @@ class ClientWriter:
             recorder.settle()
         return outcome.body is not None and request.codec.name == "responses"
 
-    async def _remember(self, outcome: AnswerOutcome, target: Target | None) -> None:
-        await self._services.responses.remember(self._request, target, outcome)
+    async def _remember(self, outcome: AnswerOutcome, target: Target | None, out: bytes) -> bytes:
+        """Store the answer; return its last bytes, which say so if it could not be stored."""
+        if await self._services.responses.remember(self._request, target, outcome):
+            return out
+        self._record.notices = self._request.notices.lines()
+        return self._services.responses.unstored(out, outcome)
 
     def _headers(self, kind: bytes) -> Headers:
         return answer_headers(self._request, self._record, kind)
@@ -183,7 +188,7 @@ class EventWriter(ClientWriter):
             return
         out = b"".join(map(self._encode, events))
         self._outcome.body = self._encoder.final_body
-        await self._settle_outcome()
+        out = await self._settle_outcome(out)
         self._begin()
         await self._client.end(out)
 
@@ -192,17 +197,19 @@ class EventWriter(ClientWriter):
         response, lost = replace_foreign_parts(fold([*self._events, *events]), request.codec)
         request.notices.add(*lost)
         body = self._outcome.body = request.codec.encode_response(response, self._reply)
-        await self._settle_outcome()
+        body = await self._settle_outcome(body)
         headers = self._headers(JSON)
         if self._record.rounds > 1:
             headers = [*headers, b"x-routecodex-rounds: %d\r\n" % self._record.rounds]
         await self._client.send(200, headers, body)
 
-    async def _settle_outcome(self) -> None:
+    async def _settle_outcome(self, out: bytes) -> bytes:
+        """Settle the answer; return its last bytes."""
         if self._settle(self._outcome, None):
             # Several targets may have contributed: it is stored as an answer of the gateway.
-            await self._remember(self._outcome, None)
+            out = await self._remember(self._outcome, None, out)
         await self._before_end()
+        return out
 
     async def fail(self, events: Sequence[Event], error: GatewayError) -> None:
         """End a stream that broke with an error event; a whole answer raises the error."""

@@ -8,6 +8,7 @@ Texts for `stopMessage` may be read from files below the user directory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import stat
@@ -18,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routecodex.canon.errors import BadRequest
+from routecodex.canon.errors import BadRequest, GatewayError
 from routecodex.canon.notices import Notices
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX, ignored_notice
 from routecodex.gateway.context.identity import Scope
@@ -265,17 +266,29 @@ class InstructionApplier:
             changed = apply_instructions(fresh, commands, registry=registry, turn=turn, now=self._clock())
             return replace(changed, applied=turn)
 
-        # An unknown name raises here, before the clock is cleared, which cannot be undone.
+        # An unknown name raises here, before anything is saved.
         changed = change(known)
         dropped = dropped_disabled(known, commands, registry=registry)
         if dropped:
             notices.add(f"enabled again: {', '.join(dropped)}; {_DISABLED_REPLACED}")
         if not save:
             return changed
-        if scope.lasts and any(isinstance(one, ClearClock) for one in commands):
-            await self._clear_clock(scope)
+        if not scope.lasts:
+            return changed
+        changed = await self._sessions.change(scope, change)
+        if any(isinstance(one, ClearClock) for one in commands):
+            await self._clear_tasks(scope, known)
             notices.add(_CLOCK_CLEARED)
-        return await self._sessions.change(scope, change) if scope.lasts else changed
+        return changed
+
+    async def _clear_tasks(self, scope: Scope, before: SessionState) -> None:
+        """Clear the clock of the session; if that fails, the session is as it was before the message."""
+        try:
+            await self._clear_clock(scope)
+        except GatewayError:
+            with contextlib.suppress(GatewayError):
+                await self._sessions.change(scope, lambda _: before)
+            raise
 
     async def _with_files(self, instructions: Sequence[Instruction], notices: Notices) -> list[Instruction]:
         """Replace each `stopMessage` from a file by one with its text; drop it with a notice on failure."""

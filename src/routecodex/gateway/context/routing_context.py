@@ -97,7 +97,7 @@ class RoutingContextBuilder:
         if controls is not NO_CONTROL_FIELDS:
             self._strip_controls(request)
         operator = self._operator.peek() or await self._operator.load()
-        session = self._sessions.peek(scope) or await self._sessions.load(scope)
+        session = self._sessions.peek(scope) or await self._load_session(request, scope)
         if instructions is not None and instructions.turn is not None:
             notices = request.notices if save else Notices()
             session = await self._applier.apply(
@@ -109,6 +109,11 @@ class RoutingContextBuilder:
         if instructions is not None:
             query = query.at_turn(instructions.turn)
         return RoutingContext(scope, query, session=session, operator=operator, instructions=instructions)
+
+    async def _load_session(self, request: ClientRequest, scope: Scope) -> SessionState:
+        # A chain that begins with this request has no state that could be unknown.
+        begins = scope.kind == "chain" and request.chain is None
+        return await self._sessions.load(scope, None if begins else request.notices)
 
     def _scope(self, request: ClientRequest, controls: ControlFields) -> Scope:
         scope = identify(

@@ -94,7 +94,7 @@ class ClockService:
         try:
             tasks = () if session is None else await self.actions.tasks(session)
         except StoreError as exc:
-            log.error("tasks of session %.80r cannot be shown: %s", session, exc)
+            log.debug("tasks of session %.80r cannot be shown: %s", session, exc)
             tasks = None
         return ClockSummary(tasks, self._zone, self.time.state)
 
@@ -104,7 +104,7 @@ class ClockService:
         try:
             return [*map(_session_fields, await self._overview.sessions(limit, names))]
         except StoreError as exc:
-            log.error("tasks cannot be listed: %s", exc)
+            log.debug("tasks cannot be listed: %s", exc)
             raise Overloaded(
                 "the clock tasks cannot be reached now; try again later", code="store_unavailable"
             ) from exc
@@ -114,7 +114,7 @@ class ClockService:
         try:
             task = await self._overview.cancel(task_id)
         except StoreError as exc:
-            log.error("task %.80r could not be cancelled: %s", task_id, exc)
+            log.debug("task %.80r could not be cancelled: %s", task_id, exc)
             raise Overloaded(
                 "the task could not be cancelled, nothing was changed", code="state_not_saved"
             ) from exc

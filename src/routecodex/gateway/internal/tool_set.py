@@ -17,14 +17,14 @@ from routecodex.gateway.internal.clock_service import ClockService
 from routecodex.gateway.internal.search_backends import lacking, may_declare, searches
 from routecodex.gateway.internal.tool_turn import GatewayTurn, ToolTurn, has_stop_message, has_uses
 from routecodex.gateway.request import ClientRequest
-from routecodex.gateway.state.sessions import Sessions
+from routecodex.gateway.state.sessions import Sessions, StateNotSaved
 from routecodex.routing.instructions import strip
 from routecodex.routing.state import SessionState, StopMessageState
 from routecodex.server_tools import beads, stop_message, web_search
 from routecodex.server_tools.empty_reply import EmptyReplyTool
 from routecodex.server_tools.framework import ServerTool, ServerToolPlugin, TurnContext
 from routecodex.server_tools.hidden_calls import HiddenToolCalls
-from routecodex.stores.store import Store
+from routecodex.stores.store import Store, StoreError
 
 ENTRY_POINTS = "routecodex.server_tools"
 """Entry points of other packages: each is a function without arguments that returns a server tool."""
@@ -160,7 +160,10 @@ class ServerToolSet:
             uses[0], left = counted(state.stop_message, self._clock())
             return state if uses[0] is None else replace(state, stop_message=left)
 
-        await self._sessions.change(scope, change)
+        try:
+            await self._sessions.change(scope, change)
+        except StateNotSaved as exc:
+            raise StoreError(exc.message) from exc
         turn.stop_message = uses[0] or turn.stop_message
         return _message_text(uses[0])
 

@@ -26,6 +26,7 @@ from functools import partial
 import msgspec
 
 from routecodex.canon.errors import (
+    Overloaded,
     UpstreamError,
     UpstreamOutOfCredit,
     UpstreamRefusedKey,
@@ -79,7 +80,7 @@ class KeyHealth:
         self._monotonic = monotonic
         self._state: HealthState = {}
         self._unsaved: dict[str, deque[Change]] = {}
-        self._probes = Probes(store, clock=clock, wait_saved=self._wait_saved, on_outage=self._note_outage)
+        self._probes = Probes(store, clock=clock, wait_saved=self._wait_saved)
         self._claims = self._probes.claims
         self._ignored: set[tuple[str, int]] = set()
         self._stamp: int | None = None
@@ -87,7 +88,6 @@ class KeyHealth:
         self._is_late = False
         """The read under way did not end in time: no request waits for it."""
         self._check_at = -math.inf
-        self._is_down = False
         self._store_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -202,8 +202,7 @@ class KeyHealth:
         if now < self._check_at:
             return self._is_stale
         self._check_at = now + _CHECK_INTERVAL
-        if self._unsaved:
-            self._start_writing()
+        self.save_unsaved()
         self._is_stale = not self._is_late and self._store.stamp(SPACE) != self._stamp
         return self._is_stale
 
@@ -215,7 +214,6 @@ class KeyHealth:
         done, _ = await asyncio.wait({reader}, timeout=_READ_WAIT)
         if not done and not self._is_late:
             self._is_stale, self._is_late = False, True
-            self._note_outage(StoreError(f"health could not be read within {_READ_WAIT:g} s"))
 
     async def read_latest(self) -> None:
         """Read what others have saved until now; never raises, and stops waiting for a slow store."""
@@ -228,27 +226,55 @@ class KeyHealth:
         """Load the health saved before the start."""
         try:
             await self._store.trim(SPACE, entries=MOST, size=_MOST_BYTES)
-        except StoreError as exc:
-            self._note_outage(exc)
+        except StoreError:
             return
         await self._start_reading()
 
-    async def flush(self) -> None:
-        """Save unsaved changes; during an outage of the store they stay unsaved."""
+    def save_unsaved(self) -> None:
+        """Begin to save changes that could not be saved before."""
         if self._unsaved:
             self._start_writing()
+
+    async def flush(self) -> None:
+        """Save unsaved changes; during an outage of the store they stay unsaved."""
+        self.save_unsaved()
         running = {task for task in (self._reader, self._writer) if task is not None}
         if running:
             await asyncio.wait(running)
         await self._probes.settle()
 
     async def reset(self, selector: Selector | None = None) -> int:
-        """Remove the cooldowns of a selector, or all, and save; return the number removed."""
-        return await self._remove_cooldowns(partial(cooldown.reset, selector=selector))
+        """Remove the cooldowns of a selector, or all, for all processes; return the number removed.
 
-    async def reset_refused_keys(self) -> int:
-        """Remove the cooldowns of refused keys and unknown models, which may be new; return their number."""
-        return await self._remove_cooldowns(cooldown.without_refused_keys)
+        If that cannot be saved, an error says so and nothing is changed.
+        """
+        change = partial(cooldown.reset, selector=selector)
+        try:
+            await self._store.check(SPACE)
+            # Changes saved after the reset would bring back what it removed.
+            await self.flush()
+            await self.read_latest()
+            removed = self._state.keys() - change(self._state).keys()
+            await self._save_keys({_name(key) for key in removed}, change)
+        except StoreError as exc:
+            raise Overloaded(
+                f"health could not be reset, nothing was changed: {exc}", code="state_not_saved"
+            ) from exc
+        for key in removed:
+            self._probes.drop(key)
+        await self.flush()
+        return len(removed)
+
+    async def reset_refused_keys(self) -> None:
+        """Remove the cooldowns of refused keys and unknown models, which may be new."""
+        await self.read_latest()
+        state = cooldown.without_refused_keys(self._state)
+        removed = self._state.keys() - state.keys()
+        for key in removed:
+            self._probes.drop(key)
+        for name in {_name(key) for key in removed}:
+            self._change(name, cooldown.without_refused_keys, state)
+        await self.flush()
 
     def report(self, now: float) -> list[KeyHealthRow]:
         """Return every key in cooldown or in need of a probe, sorted by name."""
@@ -291,17 +317,6 @@ class KeyHealth:
             del self._unsaved[next(iter(self._unsaved))]
         self._start_writing()
 
-    async def _remove_cooldowns(self, change: Change) -> int:
-        await self.read_latest()
-        state = change(self._state)
-        removed = self._state.keys() - state.keys()
-        for key in removed:
-            self._probes.drop(key)
-        for name in {_name(key) for key in removed}:
-            self._change(name, change, state)
-        await self.flush()
-        return len(removed)
-
     def _start_reading(self) -> asyncio.Task[None]:
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
@@ -321,10 +336,8 @@ class KeyHealth:
                     stored = await self._store.get(SPACE, name)
                     if stored is not None:
                         state.update(self._decode_stored(name, stored.value, stored.version))
-            except StoreError as exc:
-                self._note_outage(exc)
+            except StoreError:
                 return
-            self._note_recovery()
             self._stamp = stamp
             changes = (change for unsaved in self._unsaved.values() for change in unsaved)
             self._state = _bounded(_applied(state, changes))
@@ -342,23 +355,34 @@ class KeyHealth:
                     changes.extend(self._unsaved.pop(name, ()))
                     self._unsaved[name] = changes
                     return
-            self._note_recovery()
         finally:
             self._store_lock.release()
 
     async def _save(self, name: str, changes: deque[Change]) -> bool:
+        try:
+            await self._save_key(name, changes)
+        except StoreError:
+            return False
+        return True
+
+    async def _save_keys(self, names: Iterable[str], change: Change) -> None:
+        """Change the stored cooldowns of several keys; StoreError if that fails."""
+        await self._store_lock.acquire()
+        try:
+            for name in names:
+                await self._save_key(name, (change,))
+        finally:
+            self._store_lock.release()
+
+    async def _save_key(self, name: str, changes: Iterable[Change]) -> None:
+        """Change the stored cooldowns of a key and take over the result; on a StoreError nothing changes."""
         # A refused key stays out until it is replaced, even if no request uses it for a day.
         entries = (entry for key, entry in self._state.items() if _name(key) == name)
         ttl = None if any(entry.reason in cooldown.LASTING for entry in entries) else _TTL
-        try:
-            value = await self._store.update(SPACE, name, partial(_updated, name, tuple(changes)), ttl=ttl)
-        except StoreError as exc:
-            self._note_outage(exc)
-            return False
+        value = await self._store.update(SPACE, name, partial(_updated, name, tuple(changes)), ttl=ttl)
         others = {key: entry for key, entry in self._state.items() if _name(key) != name}
         state = {**others, **_decoded(name, value)}
         self._state = _bounded(_applied(state, self._unsaved.get(name, ())))
-        return True
 
     def _decode_stored(self, name: str, value: bytes, version: int) -> HealthState:
         """Decode the stored value of a key; one that is not valid is logged once and ignored."""
@@ -370,18 +394,6 @@ class KeyHealth:
                 self._ignored = {*earlier, (name, version)}
                 logger.warning("the stored health of %r is ignored: %s", name[:80], exc)
             return {}
-
-    def _note_outage(self, exc: StoreError) -> None:
-        if not self._is_down:
-            self._is_down = True
-            logger.error(
-                "health cannot be saved or shared for now; routing uses the last known state: %s", exc
-            )
-
-    def _note_recovery(self) -> None:
-        if self._is_down:
-            self._is_down = False
-            logger.warning("health is saved and shared again")
 
 
 _UnusableKey = type[UpstreamRefusedKey | UpstreamOutOfCredit | UpstreamUnknownModel]

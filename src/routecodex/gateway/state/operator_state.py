@@ -41,6 +41,7 @@ _FORMAT: CellFormat[ServerState] = CellFormat(
     noun="the routing state of an operator",
     outage="the operator's routing state cannot be read, the last known stays",
     log=logging.getLogger("routecodex.orders"),
+    guarded=True,
 )
 
 

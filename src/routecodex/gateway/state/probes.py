@@ -65,7 +65,7 @@ _leases = msgspec.json.Decoder(ProbeLease)
 
 
 class Probes:
-    """Claims known to this process; `on_outage` is called when the store fails.
+    """Claims known to this process; a store that fails is ignored.
 
     A lease is returned only after `wait_saved`: other processes can then read the outcome of the probe.
     """
@@ -76,14 +76,12 @@ class Probes:
         *,
         clock: Callable[[], float],
         wait_saved: Callable[[], Awaitable[None]],
-        on_outage: Callable[[StoreError], None],
         ttl: float = LEASE_SECONDS,
     ) -> None:
         self.claims: dict[Selector, ProbeClaim] = {}
         self._store = store
         self._clock = clock
         self._wait_saved = wait_saved
-        self._on_outage = on_outage
         self._ttl = ttl
         self._id = fresh_id()
         self._numbers = count(1)
@@ -114,7 +112,6 @@ class Probes:
         done, _ = await asyncio.wait({task}, timeout=_STORE_WAIT)
         if not done:
             self._late = task
-            self._on_outage(StoreError(f"the lease of a probe was not stored within {_STORE_WAIT:g} s"))
         lost = task.result() if done else None
         if lost is None:
             self._schedule_renewal()
@@ -148,8 +145,8 @@ class Probes:
                     await self._store.update(SPACE, str(key), partial(self._acquired, lease), ttl=self._ttl)
                 except ProbeTaken:
                     return key
-                except StoreError as exc:
-                    self._on_outage(exc)
+                except StoreError:
+                    continue
         return None
 
     def _acquired(self, lease: str, value: bytes | None) -> bytes:
@@ -167,10 +164,8 @@ class Probes:
         async with self._store_lock:
             try:
                 await self._store.update(SPACE, str(key), partial(_released, lease))
-            except ProbeGone:
+            except (ProbeGone, StoreError):
                 return
-            except StoreError as exc:
-                self._on_outage(exc)
 
     def _schedule_renewal(self) -> None:
         if self._timer is None:
@@ -189,10 +184,8 @@ class Probes:
             for key, lease in held.items():
                 try:
                     await self._store.update(SPACE, str(key), partial(self._renewed, lease), ttl=self._ttl)
-                except ProbeGone:
+                except (ProbeGone, StoreError):
                     continue
-                except StoreError as exc:
-                    self._on_outage(exc)
 
     def _renewed(self, lease: str, value: bytes | None) -> bytes:
         _released(lease, value)

@@ -32,6 +32,8 @@ _ITEMS_EACH = 4
 _TRIM_EVERY = 64
 _MAX_CHAIN = 1000
 
+UNSTORED = "this response cannot be continued: the store is unavailable"
+
 T = TypeVar("T")
 
 log = logging.getLogger("routecodex.history")
@@ -76,21 +78,43 @@ _NULL = Raw(b"null")
 
 
 class ResponseHistory:
-    """Stored Responses answers, by id, each below the client that owns it if there are several."""
+    """Stored Responses answers, by id, each below the client that owns it if there are several.
 
-    def __init__(self, store: Store, *, ttl: float, entries: int, size: int) -> None:
+    `works` tells whether the store can be written now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ttl: float,
+        entries: int,
+        size: int,
+        works: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._store = store
+        self._works = works
         self._ttl = ttl
         self._entries = entries
         self._size = size
         self._saves = 0
 
+    @property
+    def is_off(self) -> bool:
+        """Whether answers are never stored, by configuration."""
+        return self._entries == 0
+
+    @property
+    def can_save(self) -> bool:
+        """Whether an answer that begins now can be stored, as far as is known."""
+        return self._entries > 0 and self._works()
+
     async def save(
         self, response_id: str, entry: Entry, *, items: Sequence[str] = (), owner: str = ""
-    ) -> None:
-        """Store an answer and index its `items`; if the store fails, it only cannot be continued later."""
+    ) -> bool:
+        """Store an answer and index its `items`; return whether that was done."""
         if self._entries == 0:
-            return
+            return False
         try:
             key = owned_key(owner, response_id)
             put = self._store.put(_SPACE, key, json.encode(entry), ttl=self._ttl)
@@ -100,7 +124,9 @@ class ResponseHistory:
                 await self._store.trim(_SPACE, entries=self._entries, size=self._size)
                 await self._store.trim(_ITEM_SPACE, entries=self._entries * _ITEMS_EACH, size=self._size)
         except StoreError as exc:
-            log.error("response %s cannot be continued later: %s", response_id, exc)
+            log.debug("response %s cannot be continued later: %s", response_id, exc)
+            return False
+        return True
 
     def _index(self, response_id: str, items: Sequence[str], owner: str) -> list[Coroutine[Any, Any, int]]:
         value = json.encode(response_id)
@@ -183,7 +209,7 @@ class ResponseHistory:
 
 
 def _unavailable(exc: StoreError) -> Overloaded:
-    log.error("stored responses cannot be read or deleted: %s", exc)
+    log.debug("stored responses cannot be read or deleted: %s", exc)
     return Overloaded("stored responses cannot be reached now; try again later", code="store_unavailable")
 
 
@@ -208,6 +234,16 @@ class ResponseChains:
             await self._continue(request, sent.view.previous_response_id, may_be_upstream)
         if request.wire.view.references:
             await self._resolve(request, sent, may_be_upstream)
+        if sent.view.store and not self._history.can_save:
+            self._mark_unstored(request)
+
+    def _mark_unstored(self, request: ClientRequest) -> None:
+        """Let the answer say that it is not stored, whatever the client asked for."""
+        request.wire = turns.marked_unstorable(request.wire)
+        if request.original is not None:
+            request.original = turns.marked_unstorable(request.original)
+        if not self._history.is_off:
+            request.notices.add(UNSTORED)
 
     async def _continue(self, request: ClientRequest, previous: str, may_be_upstream: MayBeUpstream) -> None:
         known = await self._history.find(previous, request.owner) is not None
@@ -248,14 +284,14 @@ class ResponseChains:
         """Return whether the provider stores its own answers."""
         return self._registry.providers[target.provider].protocol == "responses"
 
-    async def remember(self, request: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None:
-        """Store an answer that may be continued."""
+    async def remember(self, request: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> bool:
+        """Store an answer that may be continued; return False if it should be and could not be stored."""
         wire = request.received or request.original or request.wire
-        if outcome.body is None or wire.view.store is False:
-            return
+        if outcome.body is None or wire.view.store is False or wire.view.unstorable:
+            return True
         response_id, items = turns.stored_ids(outcome.body)
         if not response_id:
-            return
+            return True
         entry = Entry(
             request=Raw(wire.body),
             response=Raw(outcome.body),
@@ -265,7 +301,14 @@ class ResponseChains:
             native=target is not None and self.stores_answers(target),
             chain=request.chain or request.id,
         )
-        await self._history.save(response_id, entry, items=items, owner=request.owner)
+        saved = await self._history.save(response_id, entry, items=items, owner=request.owner)
+        if not saved:
+            request.notices.add(UNSTORED)
+        return saved
+
+    def unstored(self, out: bytes, outcome: AnswerOutcome) -> bytes:
+        """Return the last bytes of an answer with a response object that says that it is not stored."""
+        return out if outcome.body is None else turns.unstored(out, outcome.body)
 
 
 async def _unchanged(request: ClientRequest, may_be_upstream: MayBeUpstream) -> bool:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from routecodex.canon.errors import GatewayError, Overloaded
+from routecodex.canon.notices import Notices
 from routecodex.gateway.context.identity import Scope, ScopeKind, split_key
 from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.cell import Cell, CellFormat
@@ -39,6 +40,8 @@ MAX_ENTRIES = 100_000
 MAX_BYTES = 256 * 1024 * 1024
 
 EMPTY = NOTHING_SET
+
+UNKNOWN_SESSION = "the settings of this session are not known now: the store is unavailable"
 
 Edit = Callable[[SessionState], SessionState]
 Listing = list[tuple[Scope, SessionState]]
@@ -112,9 +115,14 @@ class Sessions:
         """Return the state if it is known without IO; None means that it has to be loaded."""
         return self._cell.peek(scope.key) if scope.lasts else EMPTY
 
-    async def load(self, scope: Scope) -> SessionState:
-        """Return the state, the last known one while the store is down; empty when none is set."""
-        return await self._cell.load(scope.key) if scope.lasts else EMPTY
+    async def load(self, scope: Scope, notices: Notices | None = None) -> SessionState:
+        """Return the state; while the store is down the last known one, or empty with a notice."""
+        if not scope.lasts:
+            return EMPTY
+        state = await self._cell.find(scope.key)
+        if state is None and notices is not None:
+            notices.add(UNKNOWN_SESSION)
+        return state or EMPTY
 
     async def change(self, scope: Scope, edit: Edit) -> SessionState:
         """Apply `edit` to the state in one atomic step; it is stored when this returns.
@@ -163,7 +171,7 @@ class Sessions:
                     break
                 found += await self._listed(key)
         except StoreError as exc:
-            log.error("sessions cannot be listed: %s", exc)
+            log.debug("sessions cannot be listed: %s", exc)
             raise Overloaded(
                 "stored sessions cannot be reached now; try again later", code="store_unavailable"
             ) from exc
@@ -193,7 +201,7 @@ class Sessions:
         try:
             await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
         except StoreError as exc:
-            log.error("old sessions cannot be deleted: %s", exc)
+            log.debug("old sessions cannot be deleted: %s", exc)
 
 
 def _edited(edit: Edit, before: SessionState, *, now: float) -> tuple[SessionState, SessionState]:
@@ -220,7 +228,7 @@ def _scope_of(key: str) -> Scope | None:
 
 
 def _not_saved(scope: Scope, exc: StoreError) -> StateNotSaved:
-    log.error("the state of %s %.80r could not be saved: %s", scope.kind, scope.id, exc)
+    log.debug("the state of %s %.80r could not be saved: %s", scope.kind, scope.id, exc)
     return StateNotSaved(
         f"the state of {scope.kind} {scope.id[:80]!r} could not be saved, so nothing of the change was "
         "applied; the gateway's log has the reason"

@@ -47,7 +47,6 @@ class SignatureOwners:
         self._name = _new_name()
         self._saved = 0
         self._stamp: int | None = None
-        self._is_down = False
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -86,7 +85,7 @@ class SignatureOwners:
         try:
             await self._store.trim(SPACE, entries=PAGES, size=_BYTES)
         except StoreError as exc:
-            self._note_outage(exc)
+            logger.debug("the owners of signatures cannot be read now: %s", exc)
             return
         await self._read(self._store)
 
@@ -125,9 +124,7 @@ class SignatureOwners:
                     self._page, self._name, self._saved = {}, _new_name(), 0
                     await store.trim(SPACE, entries=PAGES, size=_BYTES)
         except StoreError as exc:
-            self._note_outage(exc)
-            return
-        self._note_recovery()
+            logger.debug("the owners of signatures cannot be saved now: %s", exc)
 
     async def _read(self, store: Store) -> None:
         stamp = store.stamp(SPACE)
@@ -137,22 +134,11 @@ class SignatureOwners:
                 for digest, provider in _decoded(stored.value if stored is not None else b"{}"):
                     self._add(digest, provider)
         except StoreError as exc:
-            self._note_outage(exc)
+            logger.debug("the owners of signatures cannot be read now: %s", exc)
             return
         for digest, provider in self._page.items():
             self._add(digest, provider)
         self._stamp = stamp
-        self._note_recovery()
-
-    def _note_outage(self, exc: StoreError) -> None:
-        if not self._is_down:
-            self._is_down = True
-            logger.error("the owners of signatures cannot be saved or shared for now: %s", exc)
-
-    def _note_recovery(self) -> None:
-        if self._is_down:
-            self._is_down = False
-            logger.warning("the owners of signatures are saved and shared again")
 
 
 def may_return_to(owners: SignatureOwners, provider: str) -> Callable[[str], bool]:

@@ -120,6 +120,8 @@ def _echo(reply: ReplyContext) -> dict[str, Any]:
             echo[name] = {**_ECHO_DEFAULTS[name], **_present(json.read_fields(bytes(echo[name])))}
     if isinstance(echo["tools"], Raw):
         echo["tools"] = _echo_tools(echo["tools"])
+    if reply.view.unstorable:
+        echo["store"] = False
     return echo
 
 
@@ -149,6 +151,9 @@ def missing_fields(response: dict[str, Any], reply: ReplyContext) -> dict[str, A
     if reply.view and reply.view.previous_response_id and response.get("previous_response_id") is None:
         # The upstream got the stored turns instead of their id.
         missing["previous_response_id"] = reply.view.previous_response_id
+    if reply.view and reply.view.unstorable and response.get("store"):
+        # Whatever the upstream keeps, the gateway cannot continue this answer.
+        missing["store"] = False
     tools = response.get("tools")
     if tools and isinstance(tools, list) and not all(map(_is_whole_tool, tools)):
         missing["tools"] = [tool if _is_whole_tool(tool) else {**_TOOL_DEFAULTS, **tool} for tool in tools]

@@ -12,11 +12,14 @@ from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.responses.schema import CALLS, REFERENCE
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
+from routecodex.wire.json_edit import JsonObject
 
 _TURN_FIELDS = frozenset(
     {"input", "previous_response_id", "conversation", "stream", "stream_options", "background", "prompt"}
@@ -75,6 +78,16 @@ def expand(body: bytes, turns: Sequence[StoredTurn]) -> bytes:
     ]
     fields["input"] = Raw(json.encode([*earlier, *_items_of(fields.get("input"))]))
     return json.encode(fields)
+
+
+def marked_unstorable(request: WireRequest) -> WireRequest:
+    """Return the request with the mark that its answer cannot be stored."""
+    return request.with_view(replace(request.view, unstorable=True))
+
+
+def unstored(out: bytes, response_body: bytes) -> bytes:
+    """Return the last bytes of an answer, in which its response object says that it is not stored."""
+    return out.replace(response_body, JsonObject(response_body).changed({"store": b"false"}))
 
 
 def stored_ids(response_body: bytes) -> tuple[str, list[str]]:

@@ -164,7 +164,8 @@ class RequestBody(Struct):
 class RequestView(Struct, frozen=True):
     """A validated request: its bytes, their typed form, and the stored answers and items it refers to.
 
-    `references` lists the position and the id of each `item_reference` in the input.
+    `references` lists the position and the id of each `item_reference` in the input. `unstorable`: the answer
+    cannot be stored now, whatever `store` asks for.
     """
 
     body: bytes
@@ -172,6 +173,7 @@ class RequestView(Struct, frozen=True):
     previous_response_id: str | None = None
     store: bool = True
     references: tuple[tuple[int, str], ...] = ()
+    unstorable: bool = False
 
 
 class StreamChunk(Struct):

@@ -196,5 +196,7 @@ def _log_state(action: str, state: SessionTasks, *, request_id: str) -> None:
 
 
 def _fail(exc: StoreError, request_id: str, operation: str) -> NoReturn:
-    log.error("%s: tasks could not be %s: %s", request_id, operation, exc)
-    raise ActionRefused("store_failed", f"the tasks could not be {operation}; nothing was changed") from exc
+    log.debug("%s: tasks could not be %s: %s", request_id, operation, exc)
+    raise ActionRefused(
+        "store_unavailable", f"the tasks could not be {operation}; nothing was changed"
+    ) from exc

@@ -222,7 +222,7 @@ class ClockTool(ServerTool):
         try:
             return bool(await self._actions.tasks(turn.session))
         except StoreError as exc:
-            log.error("%s: no time tag, the tasks of the session cannot be read: %s", turn.id, exc)
+            log.debug("%s: no time tag, the tasks of the session cannot be read: %s", turn.id, exc)
             return False
 
     async def _roll_back(self, turn: TurnContext, *, since: int) -> None:

@@ -66,7 +66,7 @@ class DeclaredTools:
             if self._saves % _TRIM_EVERY == 0:
                 await self._store.trim(SPACE, entries=_MAX_ENTRIES, size=_MAX_BYTES)
         except StoreError as exc:
-            log.error("the tools of session %.80r cannot be kept: %s", session, exc)
+            log.debug("the tools of session %.80r cannot be kept: %s", session, exc)
 
     async def complete(self, session: str, request: Request, *, taken: Collection[str]) -> Request:
         """Return the request with the functions of the session that it lacks, behind its own tools.

@@ -89,7 +89,7 @@ class Deliveries:
                 return None
             return await self._reserve_shielded(session, request_id)
         except StoreError as exc:
-            log.error("%s: no reminders for session %.80r: %s", request_id, session, exc)
+            log.debug("%s: no reminders for session %.80r: %s", request_id, session, exc)
             return None
 
     async def commit(self, reservation: Reservation) -> tuple[Task, ...]:
@@ -174,7 +174,7 @@ class Deliveries:
                 reservation.session, partial(edits.commit, reserved=reservation.tasks, at=at)
             )
         except StoreError as exc:
-            log.error("%s: delivery not written yet: %s", reservation.request_id, exc)
+            log.debug("%s: delivery not written yet: %s", reservation.request_id, exc)
             self._hold(held)
             return ()
         del self._held[reservation.id]
@@ -188,7 +188,7 @@ class Deliveries:
                 reservation.session, partial(edits.roll_back, mark_id=reservation.id)
             )
         except StoreError as exc:
-            log.error("%s: tasks are released only when the lease expires: %s", reservation.request_id, exc)
+            log.debug("%s: tasks are released only when the lease expires: %s", reservation.request_id, exc)
             return
         log.info("%s: %d tasks released", reservation.request_id, released)
 
@@ -197,7 +197,7 @@ class Deliveries:
         try:
             await self._store.edit(reservation.session, partial(edits.renew, mark_id=reservation.id, at=at))
         except StoreError as exc:
-            log.error("%s: reservation not renewed: %s", reservation.request_id, exc)
+            log.debug("%s: reservation not renewed: %s", reservation.request_id, exc)
 
     def _at(self, request_id: str) -> EditContext:
         return EditContext(

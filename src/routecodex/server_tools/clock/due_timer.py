@@ -63,7 +63,7 @@ class ExpirySweep:
             report = await self._sweep_changed()
         except StoreError as exc:
             self._stamp = None
-            log.error("expired tasks could not be deleted: %s", exc)
+            log.debug("expired tasks could not be deleted: %s", exc)
             return SweepReport()
         if report.dropped:
             log.info(
@@ -276,7 +276,7 @@ class Holds:
                 stamp = self._store.stamp_of(session)
                 state = await self._store.load(session)
             except StoreError as exc:
-                log.error("%s: not held, the tasks of the session cannot be read: %s", request_id, exc)
+                log.debug("%s: not held, the tasks of the session cannot be read: %s", request_id, exc)
                 return False
             now_ms = self._now_ms()
             state = effective_reservations(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)

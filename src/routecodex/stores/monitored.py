@@ -1,0 +1,195 @@
+"""A store that times its calls and knows whether it can be used.
+
+The first call that the store cannot carry out makes it `down`, or `read_only` if only writes have failed. The
+spaces and keys of failed calls are then checked, again and again, until all of them can be used. Users of the
+store need no timers of their own: every call is passed on, and `on_return` tells when it is worth trying
+again. The log has one line when the store goes and one when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+from msgspec import Struct
+
+from routecodex.stores.store import CallRefused, Change, Store, Stored, StoreError
+
+Availability = Literal["up", "down", "read_only"]
+
+OnCall = Callable[[str, float, bool], None]
+"""Called after every call: its name, its seconds, and whether the store failed."""
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+_LATE_AFTER = 5.0
+"""Seconds after which a call on one key counts as failed, though it may still end."""
+_MOST_FAILED = 64
+
+_TEXTS: dict[Availability, str] = {
+    "down": "is down, requests continue with the last known state",
+    "read_only": "cannot be written, nothing new is saved",
+}
+
+T = TypeVar("T")
+
+log = logging.getLogger("routecodex.stores")
+
+
+class StoreReport(Struct, frozen=True):
+    """Whether a store can be used, and since when, in seconds since the epoch."""
+
+    kind: str
+    status: Availability
+    since: float
+
+
+class MonitoredStore:
+    """A store that times its calls and knows whether it can be used; see the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_call: OnCall = lambda op, seconds, failed: None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+        late_after: float = _LATE_AFTER,
+    ) -> None:
+        self.on_return: list[Callable[[], object]] = []
+        """Called when the store can be used again."""
+        self.kind = store.kind
+        # Called for every request: not even one call more.
+        self.stamp = store.stamp
+        self.stamp_of = store.stamp_of
+        self._store = store
+        self._on_call = on_call
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+        self._late_after = late_after
+        self._status: Availability = "up"
+        self._since = clock()
+        self._failed: dict[tuple[str, str | None], bool] = {}
+        """Space and key of failed calls, and whether a read failed; without a key the whole space."""
+        self._checking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def works(self) -> bool:
+        """Whether the store can be read and written."""
+        return self._status == "up"
+
+    @property
+    def report(self) -> StoreReport:
+        return StoreReport(self.kind, self._status, self._since)
+
+    async def get(self, space: str, key: str) -> Stored | None:
+        return await self._timed("get", self._store.get(space, key), space, key)
+
+    async def get_intact(self, space: str, key: str) -> Stored | None:
+        return await self._timed("get", self._store.get_intact(space, key), space, key)
+
+    async def put(
+        self, space: str, key: str, value: bytes, *, ttl: float | None = None, expected: int | None = None
+    ) -> int:
+        call = self._store.put(space, key, value, ttl=ttl, expected=expected)
+        return await self._timed("put", call, space, key)
+
+    async def delete(self, space: str, key: str) -> bool:
+        return await self._timed("delete", self._store.delete(space, key), space, key)
+
+    async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
+        return await self._timed("update", self._store.update(space, key, change, ttl=ttl), space, key)
+
+    async def keys(self, space: str) -> list[str]:
+        return await self._timed("keys", self._store.keys(space), space, None)
+
+    async def trim(self, space: str, *, entries: int, size: int) -> int:
+        return await self._timed("trim", self._store.trim(space, entries=entries, size=size), space, None)
+
+    async def check(self, space: str) -> None:
+        await self._store.check(space)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
+        await self._store.close()
+
+    async def _timed(self, op: str, call: Awaitable[T], space: str, key: str | None) -> T:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        # Calls on a whole space may take long when it is large.
+        timer = None if key is None else loop.call_later(self._late_after, self._note_late, op, space, key)
+        failed = False
+        try:
+            return await call
+        except CallRefused:
+            raise
+        except StoreError as exc:
+            failed = True
+            self._note_failure(op, space, key, exc)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._on_call(op, loop.time() - began, failed)
+
+    def _note_late(self, op: str, space: str, key: str) -> None:
+        late = StoreError(f"{op} of {space}/{key[:80]!r} has taken more than {self._late_after:g} s")
+        self._note_failure(op, space, key, late)
+
+    def _note_failure(self, op: str, space: str, key: str | None, exc: StoreError) -> None:
+        if self._closed:
+            return
+        log.debug("%s of the %s store failed: %s", op, self.kind, exc)
+        if len(self._failed) < _MOST_FAILED:
+            call = (space, key)
+            self._failed[call] = op in ("get", "keys") or self._failed.get(call, False)
+        was_up = self.works
+        self._status = "down" if any(self._failed.values()) else "read_only"
+        if was_up:
+            self._since = self._clock()
+            log.error("the %s store %s: %s", self.kind, _TEXTS[self._status], exc)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(self._check_until_back())
+
+    async def _check_until_back(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self.works:
+            await self._sleep(pause * (0.5 + self._jitter() / 2))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            if await self._can_be_used():
+                self._note_return()
+
+    async def _can_be_used(self) -> bool:
+        """Return whether every space and key whose calls failed can be used again."""
+        try:
+            for space, key in list(self._failed):
+                if key is not None:
+                    await self._read(space, key)
+                await self._store.check(space)
+        except StoreError:
+            return False
+        return True
+
+    async def _read(self, space: str, key: str) -> None:
+        try:
+            await self._store.get_intact(space, key)
+        except CallRefused as exc:
+            log.debug("%s/%.80r of the %s store: %s", space, key, self.kind, exc)
+
+    def _note_return(self) -> None:
+        now = self._clock()
+        log.warning("the %s store works again after %.3g s", self.kind, max(0.0, now - self._since))
+        self._status, self._since = "up", now
+        self._failed.clear()
+        for listener in self.on_return:
+            listener()

@@ -1,0 +1,42 @@
+"""Outages of a file store that a test can begin and end while the gateway runs, also as root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+SPACES = ("sessions", "server", "health", "health.probes", "responses", "responses.items", "clock", "store")
+
+
+@contextmanager
+def down(folder: Path) -> Iterator[None]:
+    """Let every call fail: a file stands where the directory was."""
+    folder.mkdir(exist_ok=True)
+    moved = folder.with_name(f"{folder.name}.moved")
+    folder.rename(moved)
+    folder.write_text("in the way")
+    try:
+        yield
+    finally:
+        folder.unlink()
+        moved.rename(folder)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let every write fail and every read succeed: a directory stands where the lock file was."""
+    locks = [folder / space / ".lock" for space in SPACES]
+    for lock in locks:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.unlink(missing_ok=True)
+        lock.mkdir()
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.rmdir()
+
+
+Outage = Callable[[Path], AbstractContextManager[None]]
+OUTAGES: dict[str, Outage] = {"down": down, "read_only": read_only}
