@@ -43,6 +43,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 pages = pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
@@ -342,3 +343,28 @@ def test_every_endpoint_is_documented() -> None:
     found = [paths.find(re.sub(r"\{\w+\}", "x", path)) for path in shown]
     assert None not in found
     assert {endpoint.name for endpoint in found if endpoint} == set(paths.METHODS)
+
+
+NODE = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def test_every_test_that_the_threat_model_names_exists() -> None:
+    named = NODE.findall((ROOT / "docs" / "security.md").read_text("utf-8"))
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (ROOT / file).exists()
+        or not re.search(rf"^(?:async )?def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+    ]
+    assert len(named) > 40
+    assert missing == []
+
+
+def test_every_row_of_the_threat_model_names_a_test() -> None:
+    text = (ROOT / "docs" / "security.md").read_text("utf-8")
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("|") and not line.startswith(("|---", "| Could"))
+    ]
+    assert [row for row in rows if not NODE.search(row.split("|")[3])] == []

@@ -342,3 +342,15 @@ async def test_a_proxy_from_the_environment_carries_the_request(
     assert request.headers["host"] == "api.test"
     assert request.headers["authorization"] == "Bearer the-key"
     assert request.headers["proxy-authorization"] == "Basic dXNlcjpwYXNz"
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_of_a_provider_is_not_followed(status: int) -> None:
+    """The request and its key are for the configured address only."""
+    async with Upstream(lambda _: answers.text("chat", "stolen", False)) as elsewhere, Upstream() as up:
+        up.answer_with(
+            lambda _: Json(status, {}, {"location": f"http://127.0.0.1:{elsewhere.port}/v1/chat/completions"})
+        )
+        async with serving(one_target("chat", up)) as gateway:
+            answer = await call(gateway.port, "/v1/chat/completions", asking.body("chat", stream=False))
+    assert (answer.status, len(up.requests) > 0, elsewhere.requests) == (502, True, [])
