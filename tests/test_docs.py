@@ -31,6 +31,7 @@ from routecodex.providers.catalog import PRESETS
 from routecodex.providers.demo.script import COMMANDS
 from routecodex.routing import classify, cooldown
 from routecodex.server import admin, paths
+from routecodex.server.admission import Admission
 from routecodex.server.metrics import Metrics
 from routecodex.turns import ToolPlugin
 from tests.kit import grammar
@@ -305,7 +306,9 @@ def test_the_times_of_health_are_those_in_use() -> None:
 
 
 def test_the_metrics_listed_are_those_exported() -> None:
-    exported = Metrics(active=lambda: 0, worker="0").text().decode()
+    metrics = Metrics(active=lambda: 0, worker="0")
+    metrics.add(Admission(leave=lambda: None))
+    exported = metrics.text().decode()
     families = {family.name: family.type for family in text_string_to_metric_families(exported)}
     suffixed = {f"{name}_total" if kind == "counter" else name: kind for name, kind in families.items()}
     rows = table(ROOT / "docs/operations.md", "Metrics")

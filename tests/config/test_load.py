@@ -243,8 +243,9 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
                 "server",
                 "must be a table, got a number",
                 "write { … } with any of: host, port, id, client_keys, admin_token, allowed_hosts, "
-                "allowed_origins, max_body_mb, max_header_kb, max_messages, max_concurrent, client_idle_ms, "
-                "max_body_seconds, keepalive_ms, drain_seconds, worker_timeout_ms",
+                "allowed_origins, max_body_mb, max_header_kb, max_messages, max_concurrent, max_queued, "
+                "queue_wait_ms, client_idle_ms, max_body_seconds, keepalive_ms, drain_seconds, "
+                "worker_timeout_ms",
             ),
             id="number for a table",
         ),

@@ -158,7 +158,7 @@ async def test_what_there_is_not_and_wrong_methods_are_named() -> None:
 
 
 async def test_it_is_answered_under_any_load() -> None:
-    async with gateway(server="max_concurrent = 1") as (up, running):
+    async with gateway(server="max_concurrent = 1\nmax_queued = 0") as (up, running):
         up.queue(Steps((Hang(),)))
         holding = await begin(running.port, "/v1/chat/completions", asking.body("chat", stream=False))
         await up.received(1)

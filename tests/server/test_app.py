@@ -301,7 +301,7 @@ async def test_embeddings_and_token_counts_are_counted_too() -> None:
 async def test_one_request_too_many_is_a_503_that_says_when_to_come_back(protocol: str) -> None:
     async with (
         Upstream(lambda _: Steps((Hang(),))) as up,
-        serving(one_target("chat", up, server="max_concurrent = 1")) as gateway,
+        serving(one_target("chat", up, server="max_concurrent = 1\nmax_queued = 0")) as gateway,
     ):
         body = asking.body("chat", stream=True)
         first = await begin(gateway.port, "/v1/chat/completions", body)

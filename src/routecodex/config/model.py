@@ -145,8 +145,18 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_header_kb: Annotated[int, Meta(description="Largest request head.", ge=4, le=1024)] = 64
     max_messages: Annotated[int, Meta(description="Most messages in one request.", ge=1)] = 10_000
     max_concurrent: Annotated[
-        int, Meta(description="Most requests at the same time; further ones get 503.", ge=1)
+        int, Meta(description="Most requests at the same time; further ones wait in the queue.", ge=1)
     ] = 1000
+    max_queued: Annotated[
+        int,
+        Meta(
+            description="Most requests that wait for a place, each client in its turn; further ones get 503.",
+            ge=0,
+        ),
+    ] = 200
+    queue_wait_ms: Annotated[
+        int, Meta(description="Longest wait for a place; then 503.", ge=1, le=DAY_MS)
+    ] = 10_000
     client_idle_ms: Annotated[
         int,
         Meta(

@@ -7,6 +7,7 @@ paths          the table of paths
 serve          one server process: start, drain, stop
 workers        several processes on one port
 descriptors    the limit of open files, and what it allows
+admission      the queue for requests beyond the limit, with a fair turn for every client
 access         client keys, admin token, Host names
 origins        web pages that may call the gateway, and their CORS headers
 admin          the admin API

@@ -18,7 +18,6 @@ from routecodex.canon.errors import (
     GatewayError,
     MethodNotAllowed,
     NotFound,
-    Overloaded,
     TooLarge,
     UpgradeRequired,
 )
@@ -37,6 +36,7 @@ from routecodex.protocols.responses import history
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
+from routecodex.server.admission import Admission, client_of
 from routecodex.server.error_replies import (
     SERVICE,
     ErrorReply,
@@ -139,11 +139,13 @@ class App:
     def __init__(
         self, gateway: Gateway, config: Config, *, metrics: Metrics, draining: Callable[[], bool]
     ) -> None:
+        self.active = 0
+        self._admission = Admission(leave=self._leave, worker=metrics.worker)
+        metrics.add(self._admission)
         self.adopt(gateway, config)
         self._metrics = metrics
         self._draining = draining
         self.admin: AdminApi | None = None
-        self.active = 0
         self._handlers: dict[str, Handle] = {
             "generate": self._generate,
             "count": self._count,
@@ -165,6 +167,9 @@ class App:
         self._access = ClientAccess(config)
         self._origins = OriginAccess(config)
         self._max_concurrent = config.server.max_concurrent
+        self._admission.configure(config.server)
+        while self.active < self._max_concurrent and self._admission.pass_on():
+            self.active += 1
         self._max_messages = config.server.max_messages
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
@@ -178,8 +183,6 @@ class App:
                 self._record(request, id=request_id, status=204)
                 return
             endpoint, client_name = self._admit(request)
-            if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
-                raise Overloaded(f"{self._max_concurrent} requests are in flight already; retry shortly")
             call = ApiCall(
                 request,
                 reply,
@@ -188,11 +191,14 @@ class App:
                 client_name=client_name,
                 owner=client_name if self._access.isolates else "",
             )
-            self.active += 1
+            if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
+                await self._admission.wait(client_of(request, client_name))
+            else:
+                self.active += 1
             try:
                 await self._handlers[endpoint.name](call)
             finally:
-                self.active -= 1
+                self._leave()
             if not call.recorded:
                 self._record(request, id=request_id, status=reply.status, client_name=client_name)
         except GatewayError as error:
@@ -274,6 +280,13 @@ class App:
         """Record a response that no provider had a part in."""
         record = local_record(request, id=id, status=status, client_name=client_name, error=error)
         self._gateway.services.finish(record)
+
+    def _leave(self) -> None:
+        """Pass the place of a request that has ended to one that waits, or free it."""
+        admission = self._admission
+        if admission.waiting and self.active <= self._max_concurrent and admission.pass_on():
+            return
+        self.active -= 1
 
     async def _generate(self, call: ApiCall) -> None:
         codec = CODECS[call.endpoint.protocol]

@@ -8,6 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
@@ -78,7 +79,7 @@ class Metrics:
 
     def __init__(self, *, active: Callable[[], int], worker: str) -> None:
         self._active = active
-        self._worker = worker
+        self.worker: Final = worker
         self._series: dict[tuple[str, Target | None, int], _Series] = {}
         self._refusals: defaultdict[_Labels, int] = defaultdict(int)
         self._responses: defaultdict[_Labels, int] = defaultdict(int)
@@ -86,6 +87,10 @@ class Metrics:
         self._new: list[RequestRecord] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
+
+    def add(self, collector: Collector) -> None:
+        """Show the metrics of another part too."""
+        self._registry.register(collector)
 
     def observe(self, record: RequestRecord) -> None:
         """Add one finished request; it is counted later, in a batch."""
@@ -148,20 +153,20 @@ class Metrics:
             for kind in ("input", "output", "cache_read", "cache_write"):
                 counts[(row.labels[1], row.labels[2], kind)] += getattr(row, kind)
         for labels, count in answered.items():
-            requests.add_metric((*labels, self._worker), count)
+            requests.add_metric((*labels, self.worker), count)
         for key, count in counts.items():
-            tokens.add_metric((*key, self._worker), count)
+            tokens.add_metric((*key, self.worker), count)
         failovers = self._family("routecodex_failovers", "Attempts after the first.", "")
-        failovers.add_metric((self._worker,), self._failovers)
+        failovers.add_metric((self.worker,), self._failovers)
         refusals = self._family("routecodex_refusals", "Requests refused before routing.", "endpoint code")
         responses = self._family(
             "routecodex_service_responses", "Other responses without a provider.", "endpoint status"
         )
         for family, rows in ((refusals, self._refusals), (responses, self._responses)):
             for row_labels, count in rows.items():
-                family.add_metric((*row_labels, self._worker), count)
+                family.add_metric((*row_labels, self.worker), count)
         active = GaugeMetricFamily("routecodex_active_requests", "Requests in flight.", labels=("worker",))
-        active.add_metric((self._worker,), self._active())
+        active.add_metric((self.worker,), self._active())
         yield from (requests, tokens, refusals, responses, failovers, active)
         yield self._histogram("routecodex_request_seconds", "Whole requests.", series, "seconds")
         yield self._histogram("routecodex_first_byte_seconds", "Until the first byte.", series, "first_byte")
@@ -175,7 +180,7 @@ class Metrics:
         for row in series:
             sums[row.labels[:2]].merge(getattr(row, which))
         for key, value in sums.items():
-            family.add_metric((*key, self._worker), value.buckets(), value.total)
+            family.add_metric((*key, self.worker), value.buckets(), value.total)
         return family
 
     def text(self) -> bytes:
