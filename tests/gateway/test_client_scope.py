@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -129,7 +130,10 @@ async def test_clock_tasks_belong_to_their_client(tmp_path: Path, workers: str) 
             assert "water the plants" in await say(harness, ALICE, "<**status**>")
 
 
-async def test_a_reminder_is_delivered_to_the_client_that_set_it(tmp_path: Path) -> None:
+async def test_a_reminder_is_delivered_to_the_client_that_set_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     async with two_clients("chat", tmp_path, more=CLOCK) as harness:
 
         def answer(request: Request) -> Any:
@@ -144,6 +148,8 @@ async def test_a_reminder_is_delivered_to_the_client_that_set_it(tmp_path: Path)
         await say(harness, ALICE, "Hello")
         reminded = [b"scheduled task" in request.body for request in harness.upstream.requests]
     assert reminded == [False, False, False, True]
+    assert "1 due tasks of session 's-1' injected" in caplog.text
+    assert "client~" not in caplog.text
 
 
 async def responses_call(

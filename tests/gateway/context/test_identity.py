@@ -15,12 +15,11 @@ from routecodex.gateway.context.identity import (
     ScopeKind,
     bounded_id,
     identify,
-    owned_key,
     session_of_user,
-    split_key,
 )
 from routecodex.protocols.control_fields import ControlFields
 from routecodex.stores.file_format import encode_name
+from routecodex.stores.owned_keys import split_key
 
 UUID = "6f0b3a52-4c1e-4b57-9d11-0a7c52f6b8aa"
 OTHER = "c31ac7cf-56a7-4c0a-b363-2b726377687d"
@@ -326,13 +325,6 @@ def test_no_client_and_id_make_the_key_of_another_pair(one: Scope, other: Scope)
     same = (one.kind, one.id, one.owner) == (other.kind, other.id, other.owner)
     assert (one.key == other.key) == (one == other) == same
     assert split_key(one.key) == (one.owner, one.name)
-
-
-@given(one=hostile, other=hostile, key=hostile, other_key=hostile)
-def test_every_owner_and_key_have_a_key_of_their_own(one: str, other: str, key: str, other_key: str) -> None:
-    keys = [owned_key(one, key), owned_key(other, other_key)]
-    assert (keys[0] == keys[1]) == ((one, key) == (other, other_key))
-    assert split_key(keys[0]) == (one, key)
 
 
 def test_a_scope_without_an_owner_has_the_plain_key() -> None:

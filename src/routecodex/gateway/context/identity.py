@@ -11,17 +11,16 @@ there is no owner, and keys are the plain ones.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final, Literal
-from urllib.parse import quote, unquote
 
 from msgspec.json import Decoder
 
 from routecodex.gateway.records import AnthropicUser
 from routecodex.protocols.control_fields import NO_CONTROL_FIELDS, ControlFields
+from routecodex.stores.owned_keys import owned_key
 from routecodex.wire import json
 
 ScopeKind = Literal["session", "conversation", "chain", "request"]
@@ -60,35 +59,6 @@ class Scope:
         """The key in a store; scopes of different kinds or owners never share one."""
         name = f"{self.kind}:{self.id}"
         return owned_key(self.owner, name) if self.owner else name
-
-
-OWNED: Final = "client~"
-"""Prefix of the keys of a client's values."""
-
-
-def owned_key(owner: str, key: str) -> str:
-    """Return the key of a client's value; without an owner the key itself.
-
-    Every pair has its own key: the name is encoded, and a plain key that begins as a client's one is given
-    to the client without a name, which does not exist.
-    """
-    if not owner and not key.startswith(OWNED):
-        return key
-    return _owner_prefix(owner) + key
-
-
-@functools.lru_cache(maxsize=1024)
-def _owner_prefix(owner: str) -> str:
-    name = quote(owner.encode("utf-8", "surrogatepass"), safe="")
-    return f"{OWNED}{name}:"
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """Return the owner and the plain key of a key that `owned_key` made."""
-    if not key.startswith(OWNED):
-        return "", key
-    name, _, plain = key[len(OWNED) :].partition(":")
-    return unquote(name, errors="surrogatepass"), plain
 
 
 SESSION_HEADERS: tuple[str, ...] = (

@@ -11,7 +11,7 @@ from typing import Any
 from routecodex.canon.errors import Overloaded
 from routecodex.config.server_tools import ClockConfig
 from routecodex.gateway.context.gateway_replies import ClockSummary
-from routecodex.gateway.context.identity import Scope, split_key
+from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.internal.tool_turn import session_name
 from routecodex.routing.instructions import strip
 from routecodex.server_tools.clock import clock_tool, network_time, task_store
@@ -24,6 +24,7 @@ from routecodex.server_tools.clock.network_time import NetworkTime
 from routecodex.server_tools.clock.task import SessionTasks, Task
 from routecodex.server_tools.clock.task_store import TaskOverview, TaskStore
 from routecodex.server_tools.clock.timestamps import time_zone, utc_text
+from routecodex.stores.owned_keys import plain_key, split_key
 from routecodex.stores.store import Store, StoreError
 
 BARE = task_store.BARE
@@ -94,7 +95,7 @@ class ClockService:
         try:
             tasks = () if session is None else await self.actions.tasks(session)
         except StoreError as exc:
-            log.debug("tasks of session %.80r cannot be shown: %s", session, exc)
+            log.debug("tasks of session %.80r cannot be shown: %s", session and plain_key(session), exc)
             tasks = None
         return ClockSummary(tasks, self._zone, self.time.state)
 
@@ -119,7 +120,11 @@ class ClockService:
                 "the task could not be cancelled, nothing was changed", code="state_not_saved"
             ) from exc
         if task is not None:
-            log.info("clock cancel by an operator for session %.80r: task %s", task.session_id, task.task_id)
+            log.info(
+                "clock cancel by an operator for session %.80r: task %s",
+                plain_key(task.session_id),
+                task.task_id,
+            )
         return task is not None
 
     def start(self) -> None:

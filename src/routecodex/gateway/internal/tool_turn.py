@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from routecodex.canon.request import Request
 from routecodex.gateway.answer.prepared_target import PreparedTarget
-from routecodex.gateway.context.identity import Scope, owned_key
+from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest
 from routecodex.routing.state import StopMessageState
 from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
 from routecodex.server_tools.round_merger import VisibleRounds
+from routecodex.stores.owned_keys import owned_key
 
 _KINDS = ("session:", "conversation:", "chain:")
 """Prefixes of scope keys; a session id that begins with one is stored under its full key too."""

@@ -16,13 +16,13 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest, NotFound, Overloaded
-from routecodex.gateway.context.identity import owned_key
 from routecodex.gateway.request import ClientRequest
 from routecodex.protocols.codec import AnswerOutcome, WireRequest
 from routecodex.protocols.responses import history as turns
 from routecodex.protocols.responses.history import StoredTurn
 from routecodex.protocols.responses.schema import REFERENCE
 from routecodex.routing.registry import Registry, Target
+from routecodex.stores.owned_keys import owned_key
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 

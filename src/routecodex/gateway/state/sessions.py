@@ -23,9 +23,10 @@ from msgspec.structs import asdict, replace
 
 from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.canon.notices import Notices
-from routecodex.gateway.context.identity import Scope, ScopeKind, split_key
+from routecodex.gateway.context.identity import Scope, ScopeKind
 from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.cell import Cell, CellFormat
+from routecodex.stores.owned_keys import split_key
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "sessions"

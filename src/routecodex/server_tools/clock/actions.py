@@ -30,6 +30,7 @@ from routecodex.server_tools.clock.network_time import NetworkTime
 from routecodex.server_tools.clock.task import SessionTasks, Task
 from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.server_tools.clock.timestamps import Zone, local_text, utc_text
+from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import StoreError
 
 NAMES = ("clock", "routecodex_clock")
@@ -74,13 +75,23 @@ class ClockActions:
             command = read_arguments(arguments)
             return encode_result(await self._run(command, session, request_id))
         except ActionRefused as exc:
-            log.info("%s: clock refused (%s) for session %.80r", request_id, exc.code, session)
+            log.info(
+                "%s: clock refused (%s) for session %.80r",
+                request_id,
+                exc.code,
+                session and plain_key(session),
+            )
             return encode_result(refusal_result(exc))
 
     async def clear(self, session: str, *, request_id: str) -> int:
         """Delete all tasks of the session, for the instruction `clock:clear`; StoreError if that fails."""
         count = await self._store.edit(session, edits.clear)
-        log.info("%s: clock clear for session %.80r: %d tasks removed, saved", request_id, session, count)
+        log.info(
+            "%s: clock clear for session %.80r: %d tasks removed, saved",
+            request_id,
+            plain_key(session),
+            count,
+        )
         return count
 
     async def tasks(self, session: str) -> tuple[Task, ...]:
@@ -117,7 +128,9 @@ class ClockActions:
         change = partial(edits.add, items=command.items, ids=ids, at=at)
         tasks = await self._edit(session, change, request_id=request_id, action="schedule", at=at)
         for task in tasks:
-            log.debug("%s: task %s of session %.80r: %r", request_id, task.task_id, session, task.task)
+            log.debug(
+                "%s: task %s of session %.80r: %r", request_id, task.task_id, plain_key(session), task.task
+            )
         return arguments.schedule_result(tasks)
 
     async def _list(self, command: ListTasks, session: str, request_id: str) -> Result:
@@ -125,7 +138,7 @@ class ClockActions:
             tasks = await self.tasks(session)
         except StoreError as exc:
             _fail(exc, request_id, "read")
-        log.debug("%s: clock list for session %.80r: %d tasks", request_id, session, len(tasks))
+        log.debug("%s: clock list for session %.80r: %d tasks", request_id, plain_key(session), len(tasks))
         return arguments.list_result(sorted(tasks, key=lambda task: task.due_at_ms))
 
     async def _cancel(self, command: CancelTask, session: str, request_id: str) -> Result:
@@ -189,7 +202,7 @@ def _log_state(action: str, state: SessionTasks, *, request_id: str) -> None:
         "%s: clock %s for session %.80r: %d tasks, earliest due %s, saved",
         request_id,
         action,
-        state.session_id,
+        plain_key(state.session_id),
         len(state.tasks),
         earliest,
     )

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.request import Request, Tool
 from routecodex.stores.cell import Cell, CellFormat
+from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "tools"
@@ -66,7 +67,7 @@ class DeclaredTools:
             if self._saves % _TRIM_EVERY == 0:
                 await self._store.trim(SPACE, entries=_MAX_ENTRIES, size=_MAX_BYTES)
         except StoreError as exc:
-            log.debug("the tools of session %.80r cannot be kept: %s", session, exc)
+            log.debug("the tools of session %.80r cannot be kept: %s", plain_key(session), exc)
 
     async def complete(self, session: str, request: Request, *, taken: Collection[str]) -> Request:
         """Return the request with the functions of the session that it lacks, behind its own tools.

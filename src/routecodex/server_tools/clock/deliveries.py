@@ -26,6 +26,7 @@ from routecodex.server_tools.clock.edits import EditContext
 from routecodex.server_tools.clock.reservations import SystemUptime, uptime
 from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.task_store import TaskStore
+from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import StoreError
 
 RENEWALS_PER_LEASE = 3
@@ -89,7 +90,7 @@ class Deliveries:
                 return None
             return await self._reserve_shielded(session, request_id)
         except StoreError as exc:
-            log.debug("%s: no reminders for session %.80r: %s", request_id, session, exc)
+            log.debug("%s: no reminders for session %.80r: %s", request_id, plain_key(session), exc)
             return None
 
     async def commit(self, reservation: Reservation) -> tuple[Task, ...]:
@@ -161,7 +162,7 @@ class Deliveries:
             "%s: %d due tasks of session %.80r injected: %s",
             request_id,
             len(tasks),
-            session,
+            plain_key(session),
             ", ".join(reservation.task_ids),
         )
         return reservation

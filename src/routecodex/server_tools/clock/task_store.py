@@ -24,6 +24,7 @@ from routecodex.server_tools.clock.task import (
     session_tasks_name,
 )
 from routecodex.stores.cell import Cell, CellFormat
+from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import Store
 
 SPACE = "clock"
@@ -129,7 +130,9 @@ class TaskStore:
 
     def _changed(self, session: str, count: int) -> None:
         if count > MANY_TASKS:
-            log.warning("session %.80r has %d tasks; every request of it looks at all", session, count)
+            log.warning(
+                "session %.80r has %d tasks; every request of it looks at all", plain_key(session), count
+            )
         for listener in self._listeners:
             listener(session)
 
