@@ -22,6 +22,7 @@ from routecodex.protocols.translation import Translation
 from routecodex.routing.instructions import parse, strip
 from routecodex.routing.pools import RoundRobin
 from routecodex.routing.registry import Target
+from routecodex.routing.roles import RoleTable
 from routecodex.routing.route_plan import RouteQuery
 from routecodex.routing.router import Router
 from routecodex.routing.state import ForcedTarget, ServerState, SessionState, StopMessageState
@@ -207,6 +208,8 @@ def routing_contexts() -> Iterator[tuple[str, Step]]:
         max_wait=0.0,
         user_dir=Path("unused"),
         clock=lambda: NOW,
+        roles=RoleTable(),
+        where="anywhere",
         clear_clock=_nothing_to_clear,
     )
 

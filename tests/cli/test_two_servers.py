@@ -210,7 +210,7 @@ async def test_logs_show_requests_and_what_failed_before_they_were_answered(tmp_
         (503, None, "mine"),
     ]
     assert (rows[0]["attempts"], rows[0]["failures"]) == (2, ["up.a.m: HTTP 429: slow down"])
-    assert rows[1]["notices"][0].startswith("ignored <**stopMessage**>")
+    assert rows[1]["notices"][0].startswith("instruction ignored: <**stopMessage**>")
     assert "slow down" in rows[2]["notices"][0]
     assert listed == rows[1:]
     head, first, *rest = table.splitlines()

@@ -160,13 +160,13 @@ class InstructionHarness:
 
 @contextlib.asynccontextmanager
 async def instruction_gateway(
-    protocol: str = "chat", *, upstream: str = "", long: int = 180_000, more: str = ""
+    protocol: str = "chat", *, upstream: str = "", long: int = 180_000, more: str = "", routes: str = ""
 ) -> AsyncIterator[InstructionHarness]:
     """Run a gateway for clients of this protocol; its providers use `upstream`, or the same."""
     upstream_protocol = upstream or protocol
     async with Upstream() as up:
         base = f"http://127.0.0.1:{up.port}{_BASES[upstream_protocol]}"
-        text = more + CONFIG.format(protocol=upstream_protocol, base=base, token=TOKEN, long=long)
+        text = more + CONFIG.format(protocol=upstream_protocol, base=base, token=TOKEN, long=long) + routes
         async with serving(text) as gateway:
             harness = InstructionHarness(protocol, gateway, up)
             up.answer_with(harness.answer)

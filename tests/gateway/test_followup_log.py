@@ -100,5 +100,5 @@ async def test_a_notice_is_plain_text_in_the_log(tmp_path: Path) -> None:
             await harness.send("<**转到 glm**> hi")
             await harness.send("<**转到 glm**><**nobody.m**> hi")
             rows = (await admin_call(harness, "requests"))["requests"]
-    notice = "ignored <**转到 glm**>: '转到 glm' is not a valid name: it contains white space"
+    notice = "instruction ignored: <**转到 glm**>: '转到 glm' is not a valid name: it contains white space"
     assert [(row["status"], row["notices"]) for row in rows] == [(200, [notice]), (404, [notice])]

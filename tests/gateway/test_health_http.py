@@ -499,7 +499,7 @@ async def test_an_error_keeps_the_notices_about_ignored_instructions() -> None:
     async with Upstream() as up, serving(keys(up)) as gateway:
         responses = await send(gateway, "hi <**stopMessage**> <**nobody.m**>", x_session_id="s")
     assert responses.status == 404
-    assert responses.headers["x-routecodex-notice"].startswith("ignored <**stopMessage**>: ")
+    assert responses.headers["x-routecodex-notice"].startswith("instruction ignored: <**stopMessage**>: ")
     assert up.requests == []
 
 

@@ -133,7 +133,8 @@ async def test_malformed_tags_are_stripped_with_a_notice_and_not_applied(protoco
         answer = await harness.send("<**stopMessage:3**> hi <**#gpt**>", stream=stream)
         asking.check(protocol, answer, stream=stream)
         assert routing_headers(answer)["notice"] == (
-            'ignored <**stopMessage:3**>: stopMessage needs a text in quotes, like stopMessage:"go on", '
+            "instruction ignored: <**stopMessage:3**>: "
+            'stopMessage needs a text in quotes, like stopMessage:"go on", '
             "a <file://%E2%80%A6>, or clear"
         )
         assert upstream_messages(protocol, harness.requests[0]) == client_messages(protocol, ("user", " hi "))
@@ -142,14 +143,14 @@ async def test_malformed_tags_are_stripped_with_a_notice_and_not_applied(protoco
 
 @protocols
 async def test_a_notice_is_percent_encoded_in_its_header(protocol: str) -> None:
-    plain = "ignored <**转到 glm**>: '转到 glm' is not a valid name: it contains white space"
+    plain = "instruction ignored: <**转到 glm**>: '转到 glm' is not a valid name: it contains white space"
     async with instruction_gateway(protocol) as harness:
         answer = await harness.send("<**转到 glm**> hi")
         refused = await harness.send(("user", "<**转到 glm**><**nobody.m**> hi"))
     assert (answer.status, refused.status) == (200, 404)
     notices = [routing_headers(one)["notice"] for one in (answer, refused)]
     assert [unquote(notice) for notice in notices] == [plain, plain]
-    assert notices[0].startswith("ignored <**%E8%BD%AC%E5%88%B0 glm**>: ")
+    assert notices[0].startswith("instruction ignored: <**%E8%BD%AC%E5%88%B0 glm**>: ")
 
 
 @protocols

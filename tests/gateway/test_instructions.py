@@ -254,7 +254,8 @@ CONFIRMED: dict[str, str] = {
     '<**stopMessage:"go on",3**>': 'set for this conversation:\n- stopMessage: "go on", 0 of 3 used',
     "<**clock:clear**>": "nothing is set.\n- all clock tasks are cleared",
     "<**glm glm**>": (
-        "nothing is set.\n- ignored <**glm glm**>: 'glm glm' is not a valid name: it contains white space"
+        "nothing is set.\n- instruction ignored: <**glm glm**>: "
+        "'glm glm' is not a valid name: it contains white space"
     ),
 }
 

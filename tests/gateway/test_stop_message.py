@@ -267,10 +267,11 @@ async def test_a_compaction_request_is_not_followed_up_but_a_mention_of_it_is(
 ) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
         harness.script_texts(then="part ")
-        first = '<**stopMessage:"go on",2**>  Context checkpoint compaction: sum up what was said'
-        answer = await harness.send(first)
+        await harness.send('<**stopMessage:"go on",2**>')
+        answer = await harness.send("  Context checkpoint compaction: sum up what was said")
         assert harness.answer_text(answer, stream=False) == "part 0"
-        assert answer.headers["x-routecodex-notice"] == "stopMessage skipped: compaction"
+        assert answer.headers["x-routecodex-notice"] == "stopMessage skipped: role compaction"
+        assert stored_uses(tmp_path) == 0
         answer = await harness.send("They said: Context checkpoint compaction. What is it?")
         assert harness.answer_text(answer, stream=False) == "part 1\n\npart 2\n\npart 3"
         assert stored_uses(tmp_path) == 2

@@ -33,7 +33,7 @@ def raw(text: str) -> Raw:
         (NOTE, None),
         (f"\n{NOTE}\n{NOTE}\n", None),
         (f"{NOTE}\n\nhello", "hello"),
-        ("<system-reminder>never closed", None),
+        ("<system-reminder>never closed", "<system-reminder>never closed"),
         ("<system-reminders>are mine", "<system-reminders>are mine"),
         ("<environment_context kind='x'>cwd</environment_context>", None),
         ("[Request interrupted by user]", None),
@@ -50,7 +50,7 @@ def test_what_a_person_wrote_stands_behind_what_their_client_put_there(text: str
 
 def test_a_million_envelopes_are_opened_in_one_go() -> None:
     assert user_written("<system-reminder></system-reminder>" * 100_000) is None
-    assert user_written("<system-reminder>" * 100_000) is None
+    assert user_written("<system-reminder>" * 100_000) is not None
     assert user_written("\n" * 1_000_000) is None
 
 

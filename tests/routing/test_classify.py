@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.canon.request import CalledTool, RequestFeatures, RoleName
 from routecodex.routing.classify import (
     SEARCH_PHRASES,
     ClassifierOptions,
     RouteClass,
     classify,
-    is_title_request,
     wants_search,
 )
 from tests.routing.instruction_texts import PROTOCOLS, Step, features
@@ -25,8 +24,10 @@ def called(name: str, **arguments: Any) -> list[Step]:
     return [QUESTION, ("call", name, arguments), ("result", "done")]
 
 
-def classified(seen: RequestFeatures, *, model: str = "m", tokens: int = 1000, **options: Any) -> RouteClass:
-    return classify(seen, model=model, tokens=tokens, options=ClassifierOptions(**options))
+def classified(
+    seen: RequestFeatures, *, model: str = "m", tokens: int = 1000, role: RoleName = "main", **options: Any
+) -> RouteClass:
+    return classify(seen, model=model, tokens=tokens, role=role, options=ClassifierOptions(**options))
 
 
 ROWS: list[tuple[str, str, list[Step]]] = [
@@ -95,58 +96,32 @@ def test_small_models_do_background_work(protocol: str) -> None:
     assert classified(seen, model="claude-haiku-4-5", tokens=200_000).route == "longcontext"
 
 
-TITLES = [
-    "Analyze if this message indicates a new conversation topic. If it does, extract a title.",
-    "You are a title generator. You output only a title.",
-    "You are a helpful AI assistant tasked with summarizing conversations.",
-    "You are the component that summarizes internal chat history into a given structure.",
-    "You are Claude Code.\nSummarize this coding conversation in under 50 characters.",
-    "x-anthropic-billing-header: cch=1a2b3;\nGenerate a concise, sentence-case title (3-7 words)",
-]
-TITLE_PROMPTS = [
-    "Please write a 5-10 word title for the following conversation:\n\nUser: hi",
-    "Your task is to create a detailed summary of the conversation so far, paying close attention",
-    "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- no",
-    "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary",
-    "Generate a title for this conversation:",
-]
+def test_a_role_with_a_route_of_its_own_takes_it() -> None:
+    seen = features("chat", ("user", "hi"))
+    routes = frozenset({"subagent", "compaction"})
+    assert classified(seen, role="compaction", role_routes=routes).route == "compaction"
+    assert classified(seen, role="subagent", role_routes=routes).route == "subagent"
+    assert classified(seen, role="main", role_routes=routes).route == "thinking"
 
 
-@protocols
-@pytest.mark.parametrize("system", TITLES)
-def test_a_title_request_is_known_by_its_system_text(protocol: str, system: str) -> None:
-    seen = features(protocol, ("user", "Fix <**glm**> the bug"), system=system)
-    assert is_title_request(seen)
-    assert classified(seen) == RouteClass("background", "the client asks for a title or a summary")
+def test_a_role_without_a_route_is_classified_like_the_main_conversation() -> None:
+    seen = features("chat", ("user", "hi"))
+    assert classified(seen, role="compaction").route == "thinking"
+    assert classified(seen, role="subagent").route == "thinking"
 
 
-@protocols
-@pytest.mark.parametrize("text", TITLE_PROMPTS)
-def test_a_title_request_is_known_by_its_last_words(protocol: str, text: str) -> None:
-    steps: list[Step] = [*called("Edit") * 3, ("assistant", "ok"), ("user", text)]
-    assert is_title_request(
-        features(protocol, *steps, tools=("Read", "WebSearch"), system="You are an agent.")
-    )
-    assert is_title_request(features(protocol, ("user", text)))
+def test_utility_work_goes_to_background() -> None:
+    seen = features("chat", ("user", "hi"))
+    expected = RouteClass("background", "the request has the role utility")
+    assert classified(seen, role="utility") == expected
+    assert classified(seen, role="utility", tokens=200_000).route == "longcontext"
 
 
-@protocols
-def test_ordinary_requests_are_no_title_requests(protocol: str) -> None:
-    for text in (
-        "Write a title for my blog",
-        "Summarize this file",
-        "What does 'You are a title generator' do?",
-    ):
-        assert not is_title_request(features(protocol, ("user", text), system="You are an agent."))
-
-
-@protocols
-def test_more_beginnings_can_be_set(protocol: str) -> None:
-    seen = features(protocol, ("user", "hi"), system="Name this chat in three words")
-    assert not is_title_request(seen)
-    assert is_title_request(seen, ("name THIS chat",))
-    assert classified(seen, background_openings=("Name this chat",)).route == "background"
-    assert classified(seen, background_openings=("", " ")).route == "thinking"
+def test_a_compaction_comes_before_long_context_and_a_subagent_after_it() -> None:
+    seen, routes = features("chat", ("user", "hi")), frozenset({"subagent", "compaction"})
+    assert classified(seen, role="compaction", tokens=200_000, role_routes=routes).route == "compaction"
+    assert classified(seen, role="subagent", tokens=200_000, role_routes=routes).route == "longcontext"
+    assert classified(seen, role="subagent", model="claude-haiku", role_routes=routes).route == "subagent"
 
 
 @protocols

@@ -61,7 +61,7 @@ SET = SessionState(
     allow=("glm",),
     disable=("glm.spare",),
     stop_message=StopMessageState(text="old", max_repeats=2, used=1, updated_at=BEFORE, last_used_at=BEFORE),
-    applied="mark",
+    marks=("mark",),
     updated_at=BEFORE,
 )
 

@@ -17,6 +17,7 @@ from routecodex.canon.events import Usage
 from routecodex.gateway.records import FollowUpRecord
 from routecodex.gateway.request import RequestRecord, fresh_id
 from routecodex.routing.registry import Target
+from routecodex.routing.roles import RequestRole
 from routecodex.server.access_log import AccessLog, LineEncoder
 from routecodex.server.logs import human_line, json_line
 from tests.server.test_logs import AT, record
@@ -32,6 +33,7 @@ OTHERWISE: dict[str, Any] = {
     "call": "GET /v1/models",
     "address": "127.0.0.1",
     "session": "session:s1",
+    "role": RequestRole("utility", "header x"),
     "route": "tools",
     "reason": "the model is named",
     "target": Target("glm", "spare", "glm-4.7"),

@@ -512,4 +512,6 @@ async def test_explain_says_that_the_gateway_answers_by_itself_and_what_it_passe
         [],
         [],
     )
-    assert [notice.partition(":")[0] for notice in odd["notices"]] == ["ignored <**up,other**>"]
+    assert [notice.split(": ")[:2] for notice in odd["notices"]] == [
+        ["instruction ignored", "<**up,other**>"]
+    ]

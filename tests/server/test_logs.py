@@ -75,6 +75,7 @@ def test_a_request_is_told_to_machines_as_one_json_object() -> None:
         "cache_read_tokens": 1,
         "cache_write_tokens": 4,
         "client": "ann",
+        "role": "main",
         "notices": ["dropped top_k: x"],
     }
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.finish import Reason
-from routecodex.canon.parts import Text, ToolResult
-from routecodex.canon.request import Message, Request
-from routecodex.config.server_tools import ServerToolsConfig
+from routecodex.canon.parts import Text
+from routecodex.canon.request import Message, Output, Request, RoleName
 from routecodex.server_tools.framework import FollowUp, TurnContext
-from routecodex.server_tools.stop_message import StopMessageOptions, StopMessageTool, is_compaction
+from routecodex.server_tools.stop_message import StopMessageOptions, StopMessageTool
 from tests.server_tools.turn_driver import request_with, response_with, run_turn, turn_context
-
-SENTINELS = ServerToolsConfig().stop_message.compaction_sentinels
 
 
 class Counter:
@@ -46,7 +44,7 @@ def stop_message(counter: Counter, *, idle: bool = False, include_answer: bool =
     async def is_idle(_request: Request) -> bool:
         return idle
 
-    options = StopMessageOptions(include_answer=include_answer, sentinels=SENTINELS)
+    options = StopMessageOptions(include_answer=include_answer)
     return StopMessageTool(
         counter.take,
         give_back=counter.give_back,
@@ -91,57 +89,19 @@ async def test_it_is_silent_when_it_was_said_often_enough() -> None:
     assert list(turn.notices.lines()) == ["stopMessage skipped: no uses left"]
 
 
-COMPACTIONS: list[tuple[Request, bool]] = [
-    (request_with(Message("user", (Text("\n  context CHECKPOINT compaction: sum up"),))), True),
-    (request_with(Message("user", (Text("Handoff summary for another LLM"),))), True),
-    (request_with(Message("user", (Text("as the Handoff summary for another LLM says"),))), False),
-    (request_with(Message("user", (Text("hello"), Text("Context checkpoint compaction")))), True),
-    (
-        request_with(Message("user", (Text("You are performing a CONTEXT CHECKPOINT COMPACTION. Sum up"),))),
-        True,
-    ),
-    (
-        request_with(
-            Message("user", (Text("Your task is to create a detailed summary of the conversation"),))
-        ),
-        True,
-    ),
-    (
-        request_with(
-            Message("user", (Text("Context checkpoint compaction"),)),
-            Message("assistant", (Text("a summary"),)),
-            Message("user", (Text("thanks, go on"),)),
-        ),
-        False,
-    ),
-    (request_with(Message("system", (Text("Context checkpoint compaction"),)), Message("user")), True),
-    (
-        request_with(
-            Message("user", (Text("hello"),)),
-            Message("tool", (ToolResult("c", (Text("Context checkpoint compaction"),)),)),
-        ),
-        False,
-    ),
-    (
-        Request(
-            model="m", source="chat", messages=(), system=(Text(" Context checkpoint compaction for you"),)
-        ),
-        True,
-    ),
-]
+@pytest.mark.parametrize("role", ["subagent", "utility", "compaction"])
+def test_only_the_main_conversation_is_continued(role: RoleName) -> None:
+    turn = turn_context()
+    assert stop_message(Counter()).wants(turn)
+    turn.role = role
+    assert not stop_message(Counter()).wants(turn)
+    assert list(turn.notices.lines()) == [f"stopMessage skipped: role {role}"]
 
 
-@pytest.mark.parametrize(("request_", "expected"), COMPACTIONS)
-async def test_a_compaction_is_known_by_its_first_words(request_: Request, expected: bool) -> None:
-    assert is_compaction(request_, SENTINELS) is expected
-    turn, counter = turn_context(request_), Counter()
-    follow_up = await stop_message(counter).follow_up(turn, response_with("done"))
-    assert (follow_up is None, counter.left) == (expected, 3 if expected else 2)
-    assert list(turn.notices.lines()) == (["stopMessage skipped: compaction"] if expected else [])
-
-
-def test_without_sentinels_nothing_is_a_compaction() -> None:
-    assert not is_compaction(request_with(Message("user", (Text("anything"),))), ())
+def test_structured_output_is_not_continued() -> None:
+    turn = turn_context(replace(request_with(Message("user", (Text("a"),))), output=Output("json_object")))
+    assert not stop_message(Counter()).wants(turn)
+    assert list(turn.notices.lines()) == ["stopMessage skipped: structured_output"]
 
 
 async def test_it_speaks_again_and_again_until_none_is_left() -> None:

@@ -13,6 +13,9 @@ from routecodex.canon.parts import Json, Part, Text
 
 NewestRole = Literal["user", "assistant", "tool", "system"]
 
+RoleName = Literal["main", "subagent", "utility", "compaction"]
+"""Roles of the requests of one session: several conversations share it."""
+
 
 class CalledTool(Struct, frozen=True):
     """A tool that the model called; `arguments` is JSON or free text, possibly truncated at about 2 KB."""
@@ -44,6 +47,16 @@ class RequestFeatures(Struct, frozen=True, kw_only=True):
     """The history has an answer of the model."""
     opening: str = ""
     """The start of the system text, or of the first message without one; only for short requests."""
+
+
+TextStart = str | bytes
+"""The start of a text: decoded, or as the first bytes of its JSON string."""
+
+RequestOpenings = tuple[tuple[TextStart, ...], tuple[TextStart, ...]]
+"""Starts of the system texts before the first message, and of the texts of the newest user message."""
+
+COMPACTION_TRIGGER = "\0compaction_trigger"
+"""Stands for a last item `compaction_trigger` (Codex) among the texts of the newest user message."""
 
 
 Role = Literal["user", "assistant", "tool", "system"]

@@ -53,6 +53,18 @@ class RoutingOptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 900_000
 
 
+class InstructionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Instructions `<**…**>` in user messages."""
+
+    where: Annotated[
+        Literal["anywhere", "first_line", "own_message", "off"],
+        Meta(
+            description="Where tags count: `anywhere` in the user's text, on its `first_line`, in a message "
+            "of tags alone (`own_message`), or nowhere (`off`). They are removed in any case."
+        ),
+    ] = "anywhere"
+
+
 class ClassifierConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Signals that decide the route of a request."""
 
@@ -319,6 +331,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     classifier: Annotated[
         ClassifierConfig, Meta(description="Signals that decide the route of a request.")
     ] = ClassifierConfig()
+    instructions: Annotated[
+        InstructionsConfig, Meta(description="Instructions `<**…**>` in user messages.")
+    ] = InstructionsConfig()
     server_tools: Annotated[
         ServerToolsConfig, Meta(description="Tools that the gateway runs itself, between model calls.")
     ] = ServerToolsConfig()

@@ -21,14 +21,10 @@ class StopMessageConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     compaction_sentinels: Annotated[
         tuple[str, ...],
         Meta(
-            description="A request with a text that starts with one of these is a compaction: no follow-up."
+            description="A request with a system text, or a text of the newest user message, that starts "
+            "with one of these has the role `compaction`. They add to the openings that the gateway knows."
         ),
-    ] = (
-        "Context checkpoint compaction",
-        "You are performing a context checkpoint compaction",
-        "Handoff summary for another LLM",
-        "Your task is to create a detailed summary of the conversation",
-    )
+    ] = ("Context checkpoint compaction", "Handoff summary for another LLM")
 
 
 class NtpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +78,9 @@ class ClockConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "declared last gets them too. The client can run them."
         ),
     ] = "session"
+    subagents: Annotated[
+        bool, Meta(description="Give the clock to sub-agents too, not to the main conversation only.")
+    ] = False
     ntp: Annotated[NtpConfig, Meta(description="Time from the network.")] = NtpConfig()
 
 

@@ -19,6 +19,7 @@ from routecodex.providers.upstream import Upstream
 from routecodex.routing import cooldown
 from routecodex.routing.classify import ClassifierOptions
 from routecodex.routing.registry import Model, Pool, Provider, Registry
+from routecodex.routing.roles import RoleTable
 
 
 def registry(config: Config) -> Registry:
@@ -59,7 +60,21 @@ def health_options(config: Config) -> cooldown.CooldownOptions:
 
 def classifier_options(config: Config) -> ClassifierOptions:
     """Return the options of the classifier."""
-    return msgspec.convert(config.classifier, ClassifierOptions, from_attributes=True)
+    row = config.classifier
+    return ClassifierOptions(
+        longcontext_tokens=row.longcontext_tokens,
+        background_models=row.background_models,
+        search_phrases=row.search_phrases,
+        role_routes=frozenset(name for name in ("subagent", "compaction") if config.pools(name)),
+    )
+
+
+def role_table(config: Config) -> RoleTable:
+    """Return the openings by which requests show their role, with those of the configuration."""
+    return RoleTable(
+        compactions=config.server_tools.stop_message.compaction_sentinels,
+        utilities=config.classifier.background_openings,
+    )
 
 
 def upstreams(config: Config, client: HttpClient, environ: Mapping[str, str]) -> dict[str, Upstream]:

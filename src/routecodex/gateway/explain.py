@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routecodex.gateway.context.gateway_replies import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notice
+from routecodex.gateway.context.gateway_replies import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notices
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.routing.route_plan import RoutePlan
 
@@ -14,11 +14,14 @@ def explain(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> d
     query = context.query
     if plan is None or context.for_gateway:
         plan = RoutePlan(route=GATEWAY_ROUTE, steps=(), reason=GATEWAY_REASON)
-    ignored = ignored_notice(context.instructions.malformed) if context.instructions is not None else []
+    found = context.instructions
+    ignored = [] if found is None else ignored_notices(found.ignored, found.malformed)
     return {
         "route": plan.route,
         "reason": plan.reason,
         "class": {"route": query.route, "reason": query.why},
+        "role": context.role.name,
+        "role_signal": context.role.signal or None,
         "model": query.model,
         "tokens": query.tokens,
         "session": context.scope.name if context.scope.lasts else None,

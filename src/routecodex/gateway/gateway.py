@@ -111,6 +111,8 @@ class Gateway:
             user_dir=self._user_dir,
             clock=self._clock,
             clear_clock=self._clear_clock,
+            roles=build.role_table(config),
+            where=config.instructions.where,
         )
 
     def _make_services(self, config: Config) -> GatewayServices:
@@ -228,6 +230,7 @@ class Gateway:
                 await client.end(relay.fail(error))
         finally:
             record.session = request.session
+            record.role = request.role
             self.services.finish(record)
 
     async def _answer(
@@ -308,7 +311,7 @@ class Gateway:
             return gateway_replies.help_reply()
         if ShowStatus not in kinds:
             return gateway_replies.confirmation(
-                context.session, instructions.malformed, request.notices.lines()
+                context.session, instructions.ignored, instructions.malformed, request.notices.lines()
             )
         await self.health.read_latest()
         rows = self.health.report(self._clock())

@@ -14,6 +14,7 @@ from routecodex.canon.request import Request
 from routecodex.gateway.records import FollowUpRecord
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.routing.registry import Target
+from routecodex.routing.roles import MAIN, RequestRole
 from routecodex.server_tools.vision import ImageDescriptions
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
@@ -67,6 +68,7 @@ class ClientRequest:
         "query",
         "received",
         "retried_empty",
+        "role",
         "session",
         "wire",
     )
@@ -98,6 +100,7 @@ class ClientRequest:
         self.holder: tuple[str, str] | None = None
         self.chain: str | None = None
         self.session = ""
+        self.role: RequestRole = MAIN
         self.notices: Notices = Notices()
         self.image_descriptions: ImageDescriptions | None = None
         """Descriptions of its images, shared by all attempts."""
@@ -146,6 +149,7 @@ class RequestRecord:
         "notices",
         "protocol",
         "reason",
+        "role",
         "rounds",
         "route",
         "session",
@@ -175,6 +179,7 @@ class RequestRecord:
         self.client_request_id = client_request_id
         self.endpoint = self.call = self.address = ""
         self.session = ""
+        self.role: RequestRole = MAIN
         self.route = route
         self.reason = ""
         self.target: Target | None = None

@@ -19,7 +19,7 @@ from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event, TextDelta, Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Media, Opaque
-from routecodex.canon.request import ProtocolName, Request, RequestFeatures
+from routecodex.canon.request import ProtocolName, Request, RequestFeatures, RequestOpenings
 from routecodex.canon.response import Response
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.text_batches import StreamItem, batched
@@ -314,6 +314,8 @@ class Codec:
     """validate(body, *, model=None, stream=None): checks types; BadRequest names the wrong field."""
     features: Callable[[WireRequest], RequestFeatures]
     """Features that routing reads; cheap for requests of any size."""
+    openings: Callable[[WireRequest], RequestOpenings]
+    """Texts by which the role of a request is known; called for every request."""
     fingerprint: Callable[[WireRequest], bytes]
     """Bytes that stay the same for a whole conversation: its system text and first user texts."""
     decode_request: Callable[[WireRequest], Request]

@@ -13,7 +13,7 @@ from routecodex.canon.request import ProtocolName
 from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 from routecodex.wire.json import starts_with
-from routecodex.wire.json_edit import JsonObject, Replacement
+from routecodex.wire.json_edit import JsonObject, Replacement, string_value
 
 _CONTAINERS: dict[ProtocolName, tuple[str, ...]] = {
     "chat": ("metadata",),
@@ -25,6 +25,12 @@ _CONTAINERS: dict[ProtocolName, tuple[str, ...]] = {
 
 _GATEWAY_KEYS = ("sessionId", "conversationId", "routeHint", "disableStickyRoutes")
 """Keys that only this gateway reads; they are removed from the body for a provider."""
+
+_ROLES = frozenset({"main", "subagent", "utility", "compaction"})
+"""Values by which `metadata.role` is a field of the gateway; with any other value it is the client's own."""
+
+CODEX_METADATA = "x-codex-turn-metadata"
+"""Key of `client_metadata` in Codex's requests."""
 
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 
@@ -45,6 +51,10 @@ class ControlFields:
     user_id: str | None = None
     prompt_cache_key: str | None = None
     conversation: str | None = None
+    role: str | None = None
+    """The role that a host gives to the request."""
+    codex_turn: str | None = None
+    """Codex's turn metadata as JSON text, which it sends in a header too."""
 
 
 NO_CONTROL_FIELDS = ControlFields()
@@ -55,7 +65,8 @@ def read_control_fields(request: WireRequest) -> ControlFields:
     metadata, names = _READERS[request.protocol](request.view)
     if not metadata and names is None:
         return NO_CONTROL_FIELDS
-    return _control_fields(metadata, names, request.protocol)
+    codex_turn = _codex_turn(request.view) if request.protocol == "responses" else None
+    return _control_fields(metadata, names, request.protocol, codex_turn)
 
 
 def metadata_control_fields(metadata: object) -> ControlFields:
@@ -64,7 +75,10 @@ def metadata_control_fields(metadata: object) -> ControlFields:
 
 
 def _control_fields(
-    metadata: dict[str, Any], names: tuple[Any, Any] | None, protocol: ProtocolName
+    metadata: dict[str, Any],
+    names: tuple[Any, Any] | None,
+    protocol: ProtocolName,
+    codex_turn: str | None = None,
 ) -> ControlFields:
     values = {key: value for key, value in metadata.items() if isinstance(value, str | bool)}
     cache_key, conversation = names or (None, None)
@@ -78,13 +92,17 @@ def _control_fields(
         user_id=_non_empty(values.get("user_id")) if protocol == "messages" else None,
         prompt_cache_key=_non_empty(cache_key),
         conversation=_non_empty(conversation),
+        role=_role(values.get("role")),
+        codex_turn=codex_turn,
     )
 
 
 def has_control_fields(request: WireRequest) -> bool:
     """Whether the body has keys that only this gateway reads."""
     metadata, _ = _READERS[request.protocol](request.view)
-    return bool(metadata) and not metadata.keys().isdisjoint(_GATEWAY_KEYS)
+    if not metadata:
+        return False
+    return not metadata.keys().isdisjoint(_GATEWAY_KEYS) or _role(metadata.get("role")) is not None
 
 
 FoundFields = tuple[dict[str, Any], tuple[Any, Any] | None]
@@ -101,8 +119,15 @@ def _read_chat(view: Any) -> FoundFields:
 
 def _read_responses(view: Any) -> FoundFields:
     body = view.typed
-    named = body.prompt_cache_key is not None or body.conversation is not None
+    named = (
+        body.prompt_cache_key is not None or body.conversation is not None or body.client_metadata is not None
+    )
     return body.metadata or _NO_FIELDS, (body.prompt_cache_key, body.conversation) if named else None
+
+
+def _codex_turn(view: Any) -> str | None:
+    metadata = view.typed.client_metadata
+    return _non_empty(metadata.get(CODEX_METADATA)) if isinstance(metadata, dict) else None
 
 
 def _read_gemini(view: Any) -> FoundFields:
@@ -145,6 +170,8 @@ def strip_control_fields(body: bytes, protocol: ProtocolName) -> bytes:
 
 def _strip_gateway_keys(metadata: JsonObject) -> Replacement:
     keys = [name for name in _GATEWAY_KEYS if name in metadata.fields]
+    if _role(string_value(metadata.get("role"))) is not None:
+        keys.append("role")
     if keys and len(keys) == len(metadata.fields):
         return None
     return metadata.changed(dict.fromkeys(keys))
@@ -158,11 +185,16 @@ def _has_escaped_letters(body: bytes) -> bool:
 def _may_hold_gateway_keys(body: bytes, containers: Iterable[str]) -> bool:
     """Whether a key of the gateway is somewhere after the first name of a container."""
     places = [at for name in containers if (at := body.find(_quoted(name))) >= 0]
-    return bool(places) and any(body.find(_quoted(name), min(places)) >= 0 for name in _GATEWAY_KEYS)
+    names = (*_GATEWAY_KEYS, "role")
+    return bool(places) and any(body.find(_quoted(name), min(places)) >= 0 for name in names)
 
 
 def _quoted(name: str) -> bytes:
     return b'"%s"' % name.encode()
+
+
+def _role(value: Any) -> str | None:
+    return value if isinstance(value, str) and value in _ROLES else None
 
 
 def _first(values: dict[str, str | bool], *names: str) -> str | None:

@@ -1,8 +1,10 @@
 """Picks the route class of a request; the first matching signal wins.
 
+compaction    the role is compaction, and this route is configured
 vision        an image or a video in the user's newest message
 longcontext   at least `longcontext_tokens` tokens
-background    small models of the client, and its requests for titles and summaries
+subagent      the role is subagent, and this route is configured
+background    the role is utility, or the model is a small one of the client
 web_search    the request demands a web search, or declares a search tool and the user asks for a search
 thinking      the newest message is the user's, or the last turn read files
 coding        the last turn wrote files
@@ -19,39 +21,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from routecodex.canon.request import RequestFeatures
+from routecodex.canon.request import RequestFeatures, RoleName
 from routecodex.routing.tool_kinds import Kind, kind_of
-
-TITLE_BEGINNINGS = (
-    # Claude Code
-    "Analyze if this message indicates a new conversation topic",
-    "Please write a 5-10 word title for the following conversation",
-    "Summarize this coding conversation in under 50 characters",
-    "Generate a concise, sentence-case title",
-    "You are coming up with a succinct title",
-    "You are a helpful AI assistant tasked with summarizing conversations",
-    "Your task is to create a detailed summary of the conversation so far",
-    "Your task is to create a detailed summary of this conversation",
-    "Your task is to create a detailed summary of the RECENT portion of the conversation",
-    "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
-    # opencode
-    "You are a title generator",
-    "Generate a title for this conversation",
-    "Summarize what was done in this conversation",
-    "You are an anchored context summarization assistant",
-    # Codex
-    "You are performing a CONTEXT CHECKPOINT COMPACTION",
-    "You are a helpful assistant. You will be presented with a user prompt, and your job is to provide a",
-    "Generate a concise, single-line title",
-    # Gemini CLI
-    "You are the component that summarizes internal chat history",
-    "You are a specialized system component responsible for distilling chat history",
-    "Summarize the user's primary intent or goal in this conversation",
-    # Chat interfaces
-    "Generate a concise, 3-5 word title",
-    "Generate 1-3 broad tags categorizing the main themes of the chat history",
-)
-"""Starts of prompts with which clients request a title, a topic or a summary on their own behalf."""
 
 SEARCH_PHRASES = (
     # English
@@ -108,12 +79,15 @@ LOCAL_WORDS = (
 
 
 class ClassifierOptions(Struct, frozen=True, kw_only=True):
-    """Settings of the classifier; openings and phrases add to the tables above."""
+    """Settings of the classifier; phrases add to the table above.
+
+    `role_routes` are those routes of a role that are configured: without one, the role does not count.
+    """
 
     longcontext_tokens: int = 180_000
     background_models: tuple[str, ...] = ("*haiku*",)
-    background_openings: tuple[str, ...] = ()
     search_phrases: tuple[str, ...] = ()
+    role_routes: frozenset[str] = frozenset()
 
 
 class RouteClass(Struct, frozen=True):
@@ -126,7 +100,9 @@ class RouteClass(Struct, frozen=True):
 DEFAULTS = ClassifierOptions()
 _USER_TURN = RouteClass("thinking", "the newest message is the user's")
 _VISION = RouteClass("vision", "the newest message has an image or a video")
-_TITLE = RouteClass("background", "the client asks for a title or a summary")
+_COMPACTION = RouteClass("compaction", "the request has the role compaction")
+_SUBAGENT = RouteClass("subagent", "the request has the role subagent")
+_UTILITY = RouteClass("background", "the request has the role utility")
 _SEARCH_REQUESTED = RouteClass("web_search", "the request asks for a web search")
 _SEARCH_INTENT = RouteClass("web_search", "the user asks for a web search and a search tool is declared")
 _UNKNOWN_TOOLS = RouteClass("tools", "the newest message has tool results")
@@ -140,30 +116,36 @@ _BY_KIND: dict[Kind, tuple[str, str]] = {
     "other": ("tools", "the last turn used a tool"),
 }
 """Route and reason after a turn with calls of a kind; of several kinds the first here counts."""
-_TITLES = tuple(beginning.lower() for beginning in TITLE_BEGINNINGS)
 _ENGLISH = tuple(phrase for phrase in SEARCH_PHRASES if phrase.isascii())
 _FOREIGN = tuple(phrase for phrase in SEARCH_PHRASES if not phrase.isascii())
 _LONGEST_NAME = 64
 _MOST_CALLS = 32
-_BEGINNING = 600
-_LINES = 6
 _NEAR = 16
 
 
 def classify(
-    features: RequestFeatures, *, model: str, tokens: int, options: ClassifierOptions = DEFAULTS
+    features: RequestFeatures,
+    *,
+    model: str,
+    tokens: int,
+    role: RoleName = "main",
+    options: ClassifierOptions = DEFAULTS,
 ) -> RouteClass:
     """Return the route of a request and the reason."""
+    if role == "compaction" and role in options.role_routes:
+        return _COMPACTION
     if features.has_media:
         return _VISION
     if tokens >= options.longcontext_tokens:
         return RouteClass(
             "longcontext", f"about {tokens} tokens, {options.longcontext_tokens} or more are long context"
         )
+    if role == "subagent" and role in options.role_routes:
+        return _SUBAGENT
+    if role == "utility":
+        return _UTILITY
     if _glob_pattern(options.background_models).match(model):
         return RouteClass("background", f"{model[:_LONGEST_NAME]} is a model for background work")
-    if is_title_request(features, options.background_openings):
-        return _TITLE
     if features.asks_search:
         return _SEARCH_REQUESTED
     if features.newest == "user":
@@ -172,13 +154,6 @@ def classify(
     if features.calls:
         return _by_calls(features)
     return _UNKNOWN_TOOLS if features.newest == "tool" else _DEFAULT
-
-
-def is_title_request(features: RequestFeatures, beginnings: tuple[str, ...] = ()) -> bool:
-    """Return whether a client requests a title, topic or summary; `beginnings` add to the known ones."""
-    known = _TITLES + _lower(beginnings)
-    # A request for a summary may keep the system text of the conversation: its prompt comes last.
-    return _starts_with_any(features.opening, known) or _starts_with_any(features.text, known)
 
 
 def wants_search(text: str, phrases: tuple[str, ...] = ()) -> bool:
@@ -202,14 +177,6 @@ def _contains_any(text: str, phrases: tuple[str, ...]) -> bool:
 def _means_web(text: str, phrase: str) -> bool:
     at = text.find(phrase)
     return not _contains_any(text[max(at - _NEAR, 0) : at + len(phrase) + _NEAR], LOCAL_WORDS)
-
-
-def _starts_with_any(text: str, beginnings: tuple[str, ...]) -> bool:
-    """Return whether one of the first lines starts so: some clients put a line before the prompt."""
-    if not text:
-        return False
-    lines = text[:_BEGINNING].lower().split("\n", _LINES)[:_LINES]
-    return any(line.lstrip().startswith(beginnings) for line in lines)
 
 
 def _by_calls(features: RequestFeatures) -> RouteClass:

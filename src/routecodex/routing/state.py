@@ -8,7 +8,7 @@ removes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from routecodex.routing.instructions import (
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
+    SteerAgents,
     StickToTarget,
 )
 from routecodex.routing.registry import Provider, Registry, Selector
@@ -49,12 +50,19 @@ class ForcedTarget(Struct, frozen=True):
     turn: str
 
 
+class AgentsState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Routing state of the sub-agents of one session."""
+
+    sticky: str | None = None
+    allow: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+
+
 class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """State that instructions have set for one conversation; targets stay as they were typed.
+    """State that instructions have set for one session; targets stay as they were typed.
 
     A name is resolved when it is used: the number of a key is its position in the configuration at that
-    moment. `applied` identifies the message applied last (position and content), so that the same message
-    sent again has no effect.
+    moment. `marks` identify the messages that were applied, the newest last, so that none is applied twice.
     """
 
     force: ForcedTarget | None = None
@@ -62,7 +70,8 @@ class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     stop_message: StopMessageState | None = None
-    applied: str | None = None
+    agents: AgentsState | None = None
+    marks: tuple[str, ...] = ()
     updated_at: float = 0.0
 
 
@@ -81,6 +90,7 @@ NO_SERVER_STATE = ServerState()
 """The empty state of a server."""
 
 StateT = TypeVar("StateT", SessionState, ServerState)
+RoutingT = TypeVar("RoutingT", SessionState, AgentsState)
 
 
 def apply_instructions(
@@ -91,12 +101,49 @@ def apply_instructions(
     The first `#` of the message replaces the disable list, further ones add to it. `turn` identifies the
     message; a forced target holds for it only.
     """
-    adding = False
+    replaced: set[bool] = set()
     for instruction in instructions:
+        for_agents, effect = isinstance(instruction, SteerAgents), _effect(instruction)
+        adding = for_agents in replaced
         changed = _apply(state, instruction, registry=registry, turn=turn, now=now, adding=adding)
         state = _with_timestamp(state, changed, now)
-        adding = adding or isinstance(instruction, DisableTarget)
+        if isinstance(effect, DisableTarget):
+            replaced.add(for_agents)
     return state
+
+
+def for_subagents(state: SessionState) -> SessionState:
+    """Return the routing state in force for the sub-agents of a session.
+
+    Their own sticky target wins over the session's, their own allow list over the session's sticky target and
+    allow list; disabled targets add up.
+    """
+    agents = state.agents
+    if agents is None:
+        return state
+    own_choice = agents.sticky is not None or bool(agents.allow)
+    return replace(
+        state,
+        sticky=agents.sticky if own_choice else state.sticky,
+        allow=agents.allow or state.allow,
+        disable=(*state.disable, *agents.disable),
+    )
+
+
+def without_sticky(state: SessionState, target: str) -> SessionState:
+    """Return the state without this sticky target, of the session and of its sub-agents."""
+    agents = state.agents
+    if agents is not None and agents.sticky == target:
+        agents = replace(agents, sticky=None)
+    return replace(
+        state,
+        sticky=None if state.sticky == target else state.sticky,
+        agents=None if agents == AgentsState() else agents,
+    )
+
+
+def _effect(instruction: Instruction) -> Instruction:
+    return instruction.instruction if isinstance(instruction, SteerAgents) else instruction
 
 
 class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,17 +212,13 @@ def _apply(
     match instruction:
         case ForceTarget(target=target):
             return replace(state, force=ForcedTarget(_require_known(target, registry, prefer="model"), turn))
-        case StickToTarget(target=target):
-            return replace(state, sticky=_require_known(target, registry, prefer="model"))
-        case AllowProviders(providers=providers):
-            return replace(state, allow=_providers(providers, registry))
-        case DisableTarget(targets=targets):
-            before = state.disable if adding else ()
-            return replace(state, disable=add_disabled(before, targets, registry=registry))
-        case EnableTarget(targets=targets):
-            return replace(state, disable=remove_disabled(state.disable, targets, registry=registry))
         case ClearRouting():
             return _without_routing(state)
+        case SteerAgents(instruction=ClearRouting()):
+            return replace(state, agents=None)
+        case SteerAgents(instruction=inner):
+            agents = _steer(state.agents or AgentsState(), inner, registry=registry, adding=adding)
+            return replace(state, agents=None if agents == AgentsState() else agents)
         case SetStopMessage(text=text, max_repeats=max_repeats):
             message = StopMessageState(text=text, max_repeats=max_repeats, updated_at=now)
             return replace(state, stop_message=message)
@@ -186,7 +229,23 @@ def _apply(
         case ClearClock() | ShowStatus() | ShowHelp():
             return state
         case _:
-            assert_never(instruction)
+            return _steer(state, instruction, registry=registry, adding=adding)
+
+
+def _steer(state: RoutingT, instruction: Instruction, *, registry: Registry, adding: bool) -> RoutingT:
+    """Apply an instruction that a session and its sub-agents both have."""
+    match instruction:
+        case StickToTarget(target=target):
+            return replace(state, sticky=_require_known(target, registry, prefer="model"))
+        case AllowProviders(providers=providers):
+            return replace(state, allow=_providers(providers, registry))
+        case DisableTarget(targets=targets):
+            before = state.disable if adding else ()
+            return replace(state, disable=add_disabled(before, targets, registry=registry))
+        case EnableTarget(targets=targets):
+            return replace(state, disable=remove_disabled(state.disable, targets, registry=registry))
+        case _:
+            raise TypeError(f"{instruction!r} does not steer routing")
 
 
 def _apply_change(state: StateT, change: RoutingChange, registry: Registry) -> StateT:
@@ -204,7 +263,7 @@ def _apply_change(state: StateT, change: RoutingChange, registry: Registry) -> S
 
 
 def _without_routing(state: SessionState) -> SessionState:
-    return replace(state, force=None, sticky=None, allow=(), disable=())
+    return replace(state, force=None, sticky=None, allow=(), disable=(), agents=None)
 
 
 def _with_timestamp(before: SessionState, after: SessionState, now: float) -> SessionState:

@@ -41,7 +41,7 @@ _VARYING = frozenset(
     )
 )
 
-_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, int, str, str]
+_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, int, str, str, str]
 
 
 class LineSink(Protocol):
@@ -120,7 +120,9 @@ class LineEncoder:
 
     def encode(self, at: float, record: RequestRecord) -> bytes:
         """Encode the line of a request that finished at `at`; decodes to the same value as `json_line`."""
-        plain = not (record.gone or record.failures or record.notices or record.followups)
+        plain = not (
+            record.gone or record.failures or record.notices or record.followups or record.role.agent
+        )
         if record.error is not None or not plain or record.call or record.address:
             return json.encode(request_line(at, record))
         key = (
@@ -135,6 +137,7 @@ class LineEncoder:
             record.rounds,
             record.finish,
             record.client_name,
+            record.role.name,
         )
         constant = self._cache.get(key)
         if constant is None:

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import asdict
 
 from routecodex import __version__
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
@@ -368,6 +369,7 @@ def _session_row(scope: Scope, state: SessionState) -> AdminReply:
         "sticky": state.sticky,
         "allow": state.allow,
         "disable": state.disable,
+        **({} if state.agents is None else {"agents": asdict(state.agents)}),
         "stop_message": None
         if stop is None
         else {

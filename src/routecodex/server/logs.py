@@ -99,6 +99,8 @@ class RequestLine(Struct, omit_defaults=True):
     notices: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     session: str = ""
+    role: str = ""
+    agent: str = ""
     followups: tuple[FollowUpRecord, ...] = ()
 
 
@@ -128,6 +130,8 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         notices=record.notices,
         failures=tuple(record.failures),
         session=session_name(record.session)[:200],
+        role=record.role.name,
+        agent=record.role.agent,
         followups=record.followups,
     )
     usage = record.usage
@@ -172,6 +176,8 @@ def human_line(at: float, record: RequestRecord) -> str:
     ]
     if line.input_tokens is not None:
         columns.append(f"{line.input_tokens}+{line.output_tokens} tokens")
+    if line.role != "main":
+        columns.append(f"{line.role} {line.agent}".rstrip())
     columns.extend(text for text in (line.finish, line.error, *line.notices) if text)
     if line.attempts > 1:
         columns.extend(f"after {failure}" for failure in line.failures)

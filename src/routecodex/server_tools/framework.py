@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Text, ToolCall, ToolResult
-from routecodex.canon.request import Message, Request
+from routecodex.canon.request import Message, Request, RoleName
 from routecodex.canon.response import Response
 from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.turns import Plugin
@@ -72,6 +72,8 @@ class TurnContext:
         self.round = 1
         self.suffix = ""
         """Names the round under way, behind the id of the turn; empty for the client's own request."""
+        self.role: RoleName = "main"
+        """Role of the request: most tools take part in the main conversation only."""
         self.named = session is not None
         """Whether the client names its session itself, and so will name it the next time."""
         self.tool_names: set[str] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from msgspec import Struct
@@ -40,7 +40,6 @@ class StopMessageOptions(Struct, frozen=True, kw_only=True):
     """Options of stopMessage."""
 
     include_answer: bool = True
-    sentinels: tuple[str, ...] = ()
 
 
 class StopMessageTool(ServerTool):
@@ -70,8 +69,13 @@ class StopMessageTool(ServerTool):
         self._options = options
 
     def wants(self, turn: TurnContext) -> bool:
-        """Return whether the session has a stop message."""
-        return self._is_set(turn)
+        """Return whether the session has a stop message for this request."""
+        if not self._is_set(turn):
+            return False
+        reason = _reason_to_skip(turn)
+        if reason:
+            turn.note(f"stopMessage skipped: {reason}")
+        return not reason
 
     def called_away(self, turn: TurnContext) -> None:
         turn.note("stopMessage skipped: the answer calls tools of the client")
@@ -80,9 +84,6 @@ class StopMessageTool(ServerTool):
         reason = response.finish.reason
         if reason != "stop":
             turn.note(f"stopMessage skipped: the answer ended with {reason}")
-            return None
-        if is_compaction(turn.captured, self._options.sentinels):
-            turn.note("stopMessage skipped: compaction")
             return None
         if await self._is_idle(turn.captured):
             turn.note("stopMessage skipped: bd_idle")
@@ -122,20 +123,8 @@ class StopMessageTool(ServerTool):
             await self._give_back(turn)
 
 
-def is_compaction(request: Request, sentinels: tuple[str, ...]) -> bool:
-    """Return whether a system text or the newest user message starts with a compaction sentinel."""
-    starts = tuple(sentinel.casefold() for sentinel in sentinels)
-    return bool(starts) and any(
-        text.lstrip().casefold().startswith(starts) for text in _opening_texts(request)
-    )
-
-
-def _opening_texts(request: Request) -> Iterator[str]:
-    """Yield the system texts and the texts of the newest user message."""
-    yield from (part.text for part in request.system)
-    for message in request.messages:
-        if message.role == "system":
-            yield from (part.text for part in message.parts if isinstance(part, Text))
-    newest = next((message for message in reversed(request.messages) if message.role == "user"), None)
-    if newest is not None:
-        yield from (part.text for part in newest.parts if isinstance(part, Text))
+def _reason_to_skip(turn: TurnContext) -> str:
+    """Return why a turn is not continued: it is not the user's, or more text would break its answer."""
+    if turn.role != "main":
+        return f"role {turn.role}"
+    return "structured_output" if turn.captured.output is not None else ""

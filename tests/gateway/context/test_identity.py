@@ -130,7 +130,17 @@ CLIENTS: dict[str, tuple[dict[str, str], dict[str, str], Scope]] = {
             "x-parent-session-id": "ses_0",
         },
         {},
+        Scope("session", "ses_0"),
+    ),
+    "opencode, the main conversation": (
+        {"x-session-affinity": "ses_5f3cab21ffeA", "x-session-id": "ses_5f3cab21ffeA"},
+        {},
         Scope("session", "ses_5f3cab21ffeA"),
+    ),
+    "a session in the path, before every other": (
+        {":session": "my work", "x-session-id": "other"},
+        {"session_id": "third"},
+        Scope("session", "my work"),
     ),
     "opencode, as its own provider": (
         {"x-opencode-session": "ses_5f3cab21ffeA", "x-opencode-request": "msg_1"},

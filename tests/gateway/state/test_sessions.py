@@ -43,7 +43,7 @@ FULL = SessionState(
     allow=("glm", "openai"),
     disable=("openai.1", "anthropic.primary"),
     stop_message=StopMessageState(text="立即执行", max_repeats=3, used=1, updated_at=5.0, last_used_at=6.5),
-    applied="mark",
+    marks=("mark",),
     updated_at=7.0,
 )
 
@@ -197,9 +197,9 @@ async def test_a_session_with_nothing_left_has_no_value(sessions: Sessions, stor
 async def test_the_mark_of_the_message_applied_last_is_kept_alone(
     sessions: Sessions, store: Watched, clock: Clock
 ) -> None:
-    await sessions.change(ONE, setting(sticky="a.b", applied="mark"))
+    await sessions.change(ONE, setting(sticky="a.b", marks=("mark",)))
     stored = await sessions.change(ONE, setting(sticky=None))
-    assert stored == SessionState(applied="mark", updated_at=clock.now)
+    assert stored == SessionState(marks=("mark",), updated_at=clock.now)
     assert await store.keys(SPACE) == [ONE.key]
 
 
@@ -310,7 +310,8 @@ async def test_a_file_can_be_read_by_a_person(files: FileStore, directory: Path,
             "updated_at": 5.0,
             "last_used_at": 6.5,
         },
-        "applied": "mark",
+        "agents": None,
+        "marks": ["mark"],
         "updated_at": 7.0,
     }
     text = (directory / SPACE / "session%3aone.json").read_text("utf-8")
@@ -515,14 +516,14 @@ async def test_a_session_with_only_the_last_message_mark_is_stored_but_not_liste
     sessions: Sessions,
 ) -> None:
     scope = Scope("session", "s-1")
-    await sessions.change(scope, setting(sticky="a.b", applied="mark"))
+    await sessions.change(scope, setting(sticky="a.b", marks=("mark",)))
     assert [found for found, _ in await sessions.list(9)] == [scope]
     await sessions.change(scope, setting(sticky=None))
     assert await sessions.list(9) == []
-    assert (await sessions.load(scope)).applied == "mark"
+    assert (await sessions.load(scope)).marks == ("mark",)
 
 
-FORCED = SessionState(force=ForcedTarget("glm.2", "mark"), applied="mark")
+FORCED = SessionState(force=ForcedTarget("glm.2", "mark"), marks=("mark",))
 
 
 async def test_a_force_is_shown_only_while_its_turn_goes_on(sessions: Sessions, clock: Clock) -> None:

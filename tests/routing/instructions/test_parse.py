@@ -19,6 +19,7 @@ from routecodex.routing.instructions import (
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
+    SteerAgents,
     StickToTarget,
     help_text,
     parse,
@@ -36,6 +37,12 @@ def said(text: str) -> list[Instruction]:
 
 
 FORMS: list[tuple[str, Instruction]] = [
+    ("agents:!glm.glm-4.7", SteerAgents(StickToTarget("glm.glm-4.7"))),
+    ("Agents : !glm.2", SteerAgents(StickToTarget("glm.2"))),
+    ("agents:!glm,openai", SteerAgents(AllowProviders(("glm", "openai")))),
+    ("agents：#glm.1, openai", SteerAgents(DisableTarget(("glm.1", "openai")))),
+    ("agents:@glm", SteerAgents(EnableTarget(("glm",)))),
+    ("AGENTS:clear", SteerAgents(ClearRouting())),
     ("glm.glm-4.7", ForceTarget("glm.glm-4.7")),
     ("openai.primary.gpt-4.1", ForceTarget("openai.primary.gpt-4.1")),
     ("anthropic.primary", ForceTarget("anthropic.primary")),
@@ -209,7 +216,6 @@ UNSAID = [
     "```\r\n<**clear**>\r\n```\r\n",
     "<system-reminder>\n<**clear**>\n</system-reminder>",
     "hello <system-reminder><**clear**></system-reminder> there",
-    "<system-reminder>never closed <**clear**>",
     "<system-reminder> names <system-reminder> twice <**clear**></system-reminder>",
     "<file><file>a</file><**clear**></file>",
     '<file path="a.md" lines="3">\n<**clear**>\n</file>',
@@ -217,12 +223,17 @@ UNSAID = [
     "<INSTRUCTIONS>`</INSTRUCTIONS><bash-stdout><**clear**>`</bash-stdout>",
     "a lone ` first\n<system-reminder>` <**clear**></system-reminder>",
     "# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\n</INSTRUCTIONS>\n<**clear**>",
+    "<file>a</file><**clear**></file>",
+    "a quoted </file_content> <**clear**>",
+    "> a quoted line <**clear**>\n",
+    "yes\n  > <**clear**>",
 ]
 
 
 @pytest.mark.parametrize("text", UNSAID)
 def test_code_envelopes_and_open_ends_are_not_read(text: str) -> None:
-    assert parse(text) == ParseResult()
+    result = parse(text)
+    assert (result.instructions, result.malformed) == ((), ())
 
 
 PARSED = [
@@ -241,6 +252,10 @@ PARSED = [
     "<system-reminder>x</system-reminder>\n<**clear**>",
     "<**clear**><system-reminder>x",
     "<system-reminder>a <system-reminder> b</system-reminder> <**clear**>",
+    "<system-reminder>never closed <**clear**>",
+    "look at <file> and <**clear**>",
+    "> a quoted line\n<**clear**>",
+    "1 > 0 <**clear**>",
     '<file path="x"/> <**clear**>',
     "`<file>` <**clear**>",
     "<filename> <**clear**>",
@@ -298,3 +313,19 @@ def test_the_help_is_a_markdown_table_of_all_forms() -> None:
         for form in row.forms
     )
     assert all(line.count("|") == 4 for line in lines)
+
+
+@pytest.mark.parametrize(
+    "text", ["agents:glm.glm-4.7", "agents:", 'agents:stopMessage:"a"', "agents:status", "agents:agents:!glm"]
+)
+def test_agents_takes_one_instruction_of_its_list(text: str) -> None:
+    (wrong,) = parse(f"<**{text}**>").malformed
+    assert wrong.reason == (
+        "agents takes one of !p.model, !p, #p, @p and clear, like agents:!p.model, agents:#p or agents:clear"
+    )
+
+
+def test_quoted_tags_are_counted() -> None:
+    text = "`<**clear**>` <file><**clear**></file>\n> <**clear**>\n<**clear**> <**a b**>"
+    result = parse(text)
+    assert (len(result.instructions), len(result.malformed), result.quoted) == (1, 1, 3)

@@ -32,6 +32,7 @@ from routecodex.protocols.upstream_errors import is_context_overflow, names_unkn
 from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan
+from routecodex.routing.state import without_sticky
 from routecodex.routing.target_filter import CoolingTarget
 
 LONG_CONTEXT = "longcontext"
@@ -104,7 +105,7 @@ class RequestPlanner:
         if context.scope.lasts:
             await self._services.sessions.change(
                 context.scope,
-                lambda state: replace_state(state, sticky=None) if state.sticky == sticky else state,
+                lambda state: without_sticky(state, sticky),
             )
 
 

@@ -30,6 +30,10 @@ JSON: Final = b"content-type: application/json\r\n"
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 """Complete header lines of a stream."""
 
+_ROLE_LINES: Final = {
+    name: b"x-routecodex-role: %b\r\n" % name.encode()
+    for name in ("main", "subagent", "utility", "compaction")
+}
 _LONGEST_HEADER: Final = 2000
 _PLAIN_IN_NOTICES: Final = "".join(map(chr, range(32, 127))).replace("%", "")
 _Fields = tuple[tuple[bytes, bytes], ...]
@@ -265,6 +269,7 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
         kind,
         b"x-request-id: %b\r\n" % request.id.encode(),
         _routing_lines(record.route, record.target, record.reason),
+        _ROLE_LINES[request.role.name],
     ]
     notices = request.notices.lines()
     if notices:

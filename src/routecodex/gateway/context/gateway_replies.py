@@ -20,7 +20,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Text
 from routecodex.gateway.records import KeyHealthRow
 from routecodex.routing.instructions import MalformedInstruction, help_text
-from routecodex.routing.state import ServerState, SessionState, StopMessageState
+from routecodex.routing.state import AgentsState, ServerState, SessionState, StopMessageState
 from routecodex.server_tools.clock.network_time import NtpState
 from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.timestamps import Zone, local_text
@@ -30,6 +30,14 @@ REPLY_PREFIX = "[RouteCodex] "
 
 GATEWAY_ROUTE, GATEWAY_REASON = "gateway", "the message is for the gateway itself"
 """Route and reason of a request that the gateway answers itself."""
+_SET, _NOTHING_SET, _STATUS, _HELP = (
+    "set for this conversation:",
+    "nothing is set.",
+    "status of",
+    "instructions",
+)
+_REPLIES = tuple(f"{REPLY_PREFIX}{head}" for head in (_SET, _NOTHING_SET, _STATUS, _HELP))
+_IGNORED = "instruction ignored: "
 _TEXT_WIDTH = 60
 _MOST_ROWS = 10
 
@@ -42,21 +50,30 @@ class ClockSummary(Struct, frozen=True):
     ntp: NtpState
 
 
-def ignored_notice(malformed: Sequence[MalformedInstruction]) -> list[str]:
-    """Return one line for each malformed instruction, up to ten."""
-    lines = [f"ignored {one.raw}: {one.reason}" for one in malformed[:_MOST_ROWS]]
+def ignored_notices(ignored: Sequence[str], malformed: Sequence[MalformedInstruction]) -> list[str]:
+    """Return one line for each reason, and for each malformed instruction, up to ten."""
+    lines = [f"{_IGNORED}{reason}" for reason in ignored]
+    lines += [f"{_IGNORED}{one.raw}: {one.reason}" for one in malformed[:_MOST_ROWS]]
     more = len(malformed) - _MOST_ROWS
     return [*lines, f"and {more} more"] if more > 0 else lines
 
 
+def is_gateway_reply(text: str) -> bool:
+    """Return whether a text is a reply that the gateway wrote itself."""
+    return text.startswith(_REPLIES)
+
+
 def confirmation(
-    state: SessionState, malformed: Sequence[MalformedInstruction], notices: Iterable[str]
+    state: SessionState,
+    ignored: Sequence[str],
+    malformed: Sequence[MalformedInstruction],
+    notices: Iterable[str],
 ) -> str:
     """Return the settings of the session now, and the notices, in a few lines."""
     rows = [f"{name}: {value}" for name, value in _session_rows(state)]
-    lines = ignored_notice(malformed)
+    lines = ignored_notices(ignored, malformed)
     lines += [notice for notice in notices if notice not in lines]
-    head = "set for this conversation:" if rows else "nothing is set."
+    head = _SET if rows else _NOTHING_SET
     return REPLY_PREFIX + "\n- ".join((head, *rows, *lines))
 
 
@@ -69,7 +86,7 @@ def status(
     clock: ClockSummary | None = None,
 ) -> str:
     """Return the state of the session, the server, the keys and the clock as Markdown."""
-    lines = [f"{REPLY_PREFIX}status of {session}", ""]
+    lines = [f"{REPLY_PREFIX}{_STATUS} {session}", ""]
     lines += _table(("setting", "this conversation"), _session_rows(state) or [("routing", "nothing is set")])
     server_rows = _routing_rows(server)
     if server_rows:
@@ -84,7 +101,7 @@ def status(
 
 def help_reply() -> str:
     """Return the table of instructions."""
-    return f"{REPLY_PREFIX}instructions\n\n{help_text()}"
+    return f"{REPLY_PREFIX}{_HELP}\n\n{help_text()}"
 
 
 async def reply_events(text: str) -> AsyncGenerator[Event, None]:
@@ -126,12 +143,14 @@ def _ntp_text(ntp: NtpState) -> str:
 def _session_rows(state: SessionState) -> list[tuple[str, str]]:
     rows = [("force", f"{state.force.target}, for this message alone")] if state.force is not None else []
     rows += _routing_rows(state)
+    if state.agents is not None:
+        rows += [(f"sub-agents {name}", value) for name, value in _routing_rows(state.agents)]
     if state.stop_message is not None:
         rows.append(("stopMessage", _stop_row(state.stop_message)))
     return rows
 
 
-def _routing_rows(state: SessionState | ServerState) -> list[tuple[str, str]]:
+def _routing_rows(state: SessionState | ServerState | AgentsState) -> list[tuple[str, str]]:
     rows = (
         ("sticky", state.sticky or ""),
         ("allow", ", ".join(state.allow)),

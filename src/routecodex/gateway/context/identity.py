@@ -61,7 +61,11 @@ class Scope:
         return owned_key(self.owner, name) if self.owner else name
 
 
+PATH_SESSION = ":session"
+"""Key of the session that the path names, below `/s/<session>/`; no header can have this name."""
+
 SESSION_HEADERS: tuple[str, ...] = (
+    "x-parent-session-id",  # opencode: a sub-agent names the session that started it
     "x-session-id",  # opencode, Crush, Kilo Code; the name our documentation recommends
     "session-id",  # Codex
     "session_id",  # older Codex, pi, Roo Code
@@ -92,7 +96,7 @@ CONVERSATION_HEADERS: tuple[str, ...] = (
 )
 """Headers in which clients name their conversation."""
 
-_ID_HEADERS: Final = frozenset((*SESSION_HEADERS, *CONVERSATION_HEADERS))
+_ID_HEADERS: Final = frozenset((PATH_SESSION, *SESSION_HEADERS, *CONVERSATION_HEADERS))
 _HEX_PREFIX = "hex~"
 _HASH_PREFIX = "hash~"
 _LONGEST = 512
@@ -116,7 +120,8 @@ def identify(
     if controls is NO_CONTROL_FIELDS and not responses and _ID_HEADERS.isdisjoint(headers):
         return Scope("request", request_id)
     session = (
-        _trimmed(controls.session_id)
+        _trimmed(headers.get(PATH_SESSION))
+        or _trimmed(controls.session_id)
         or _first_header(headers, SESSION_HEADERS)
         or session_of_user(controls.user_id)
         or (responses and (_trimmed(controls.prompt_cache_key) or _trimmed(controls.conversation)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -10,8 +11,19 @@ from typing import Final
 from msgspec.structs import replace
 
 from routecodex.canon.notices import Notices
+from routecodex.canon.request import COMPACTION_TRIGGER, RequestOpenings
+from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import Scope, identify
-from routecodex.gateway.context.instructions import ChatInstructions, InstructionApplier, extract_instructions
+from routecodex.gateway.context.instructions import (
+    ChatInstructions,
+    InstructionApplier,
+    TextRules,
+    Where,
+    drop_gateway_replies,
+    extract_instructions,
+    has_user_message,
+)
+from routecodex.gateway.context.message_marks import is_among
 from routecodex.gateway.request import ClientRequest
 from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.sessions import Sessions
@@ -23,17 +35,36 @@ from routecodex.protocols.control_fields import (
     read_control_fields,
     strip_control_fields,
 )
+from routecodex.protocols.message_features import decoded_start, strip_client_header
 from routecodex.routing import tokens
-from routecodex.routing.classify import ClassifierOptions, RouteClass, classify, is_title_request
+from routecodex.routing.classify import ClassifierOptions, RouteClass, classify
+from routecodex.routing.roles import (
+    MAIN,
+    QUOTA_CHECK,
+    RequestRole,
+    RoleOpening,
+    RoleTable,
+    has_role_headers,
+    role_by_headers,
+)
 from routecodex.routing.route_plan import RouteQuery
 from routecodex.routing.router import Router
-from routecodex.routing.state import NO_SERVER_STATE, NOTHING_SET, ServerState, SessionState
+from routecodex.routing.state import (
+    NO_SERVER_STATE,
+    NOTHING_SET,
+    ServerState,
+    SessionState,
+    for_subagents,
+)
 
 
 class RoutingContext:
-    """Session, state and query of one request; `instructions` is None without any."""
+    """Session, role, state and query of one request; `instructions` is None without any.
 
-    __slots__ = ("instructions", "operator", "query", "scope", "session")
+    `session` is the state in force: for a sub-agent, that which the session set for its sub-agents.
+    """
+
+    __slots__ = ("instructions", "operator", "query", "role", "scope", "session")
 
     def __init__(
         self,
@@ -43,8 +74,10 @@ class RoutingContext:
         session: SessionState,
         operator: ServerState,
         instructions: ChatInstructions | None = None,
+        role: RequestRole = MAIN,
     ) -> None:
         self.scope = scope
+        self.role = role
         self.session = session
         self.operator = operator
         self.query = query
@@ -57,6 +90,8 @@ class RoutingContext:
 
 
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
+_CACHED_OPENINGS: Final = 1024
+_REPLY_MARK: Final = REPLY_PREFIX.encode()
 _NO_CLASS: Final = RouteClass("default", "no rule names another route")
 
 
@@ -75,6 +110,8 @@ class RoutingContextBuilder:
         user_dir: Path,
         clock: Callable[[], float],
         clear_clock: Callable[[Scope], Awaitable[None]],
+        roles: RoleTable,
+        where: Where,
     ) -> None:
         self._router = router
         self._sessions = sessions
@@ -84,6 +121,9 @@ class RoutingContextBuilder:
         self._max_wait = max_wait
         self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
         self._applier = InstructionApplier(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
+        # Requests of an agent begin alike; the texts are short and their number is bounded.
+        self._find_opening = lru_cache(maxsize=_CACHED_OPENINGS)(partial(_find_opening, roles))
+        self._rules = TextRules(where, lambda text: roles.by_user(text) is not None)
 
     async def build(self, request: ClientRequest, *, save: bool = True) -> RoutingContext:
         """Build the context of a request; without `save` no state changes."""
@@ -93,22 +133,56 @@ class RoutingContextBuilder:
         controls = read_control_fields(request.wire)
         scope = self._scope(request, controls)
         request.session = scope.name if scope.lasts else ""
-        instructions = self._extract_instructions(request)
+        role = self._role(request, controls)
+        request.role = role
+        instructions = self._extract_instructions(request, role)
         if controls is not NO_CONTROL_FIELDS:
             self._strip_controls(request)
         operator = self._operator.peek() or await self._operator.load()
         session = self._sessions.peek(scope) or await self._load_session(request, scope)
-        if instructions is not None and instructions.turn is not None:
+        turn: str | None = None
+        if instructions is not None:
             notices = request.notices if save else Notices()
-            session = await self._applier.apply(
+            session, turn = await self._applier.apply(
                 instructions, scope, registry=self._router.registry, notices=notices, save=save
             )
-        if instructions is not None and save:
-            session = await self._end_force(instructions, scope, session)
+            if save and role.name == "main":
+                session = await self._end_force(instructions, scope, session)
+        elif session.marks:
+            self._drop_replies(request)
+            turn = self._continued_turn(request, role, session)
+        if role.name == "subagent" and session.agents is not None:
+            session = for_subagents(session)
         query = self._query(request, controls, scope, no_rules=(session, operator) == _NO_RULES)
-        if instructions is not None:
-            query = query.at_turn(instructions.turn)
-        return RoutingContext(scope, query, session=session, operator=operator, instructions=instructions)
+        if turn is not None:
+            query = query.at_turn(turn)
+        return RoutingContext(
+            scope, query, session=session, operator=operator, instructions=instructions, role=role
+        )
+
+    def _role(self, request: ClientRequest, controls: ControlFields) -> RequestRole:
+        """Return the role of a request: that of its headers, else that of its openings."""
+        role = MAIN
+        if controls is not NO_CONTROL_FIELDS or has_role_headers(request.headers):
+            role = role_by_headers(request.headers, named=controls.role, metadata=controls.codex_turn)
+            if role.signal:
+                return role
+        row = self._find_opening(request.codec.openings(request.wire))
+        return role if row is None or not _fits(row, request) else _role_of(row, role)
+
+    def _drop_replies(self, request: ClientRequest) -> None:
+        """Drop replies of the gateway whose questions the client has dropped, as in a compaction."""
+        if _REPLY_MARK not in request.wire.body:
+            return
+        request.received = request.received or request.original or request.wire
+        request.wire = drop_gateway_replies(request.codec, request.wire)
+
+    def _continued_turn(self, request: ClientRequest, role: RequestRole, session: SessionState) -> str | None:
+        """Return the forced turn if it goes on: the client has replaced all messages of the user."""
+        force = session.force
+        if force is None or has_user_message(request.wire, role=role, rules=self._rules):
+            return None
+        return force.turn
 
     async def _load_session(self, request: ClientRequest, scope: Scope) -> SessionState:
         # A chain that begins with this request has no state that could be unknown.
@@ -128,18 +202,16 @@ class RoutingContextBuilder:
             return Scope("request", scope.id)
         return scope
 
-    def _extract_instructions(self, request: ClientRequest) -> ChatInstructions | None:
+    def _extract_instructions(self, request: ClientRequest, role: RequestRole) -> ChatInstructions | None:
         """Strip the instructions from the request and return them; None without any."""
         if request.wire.lacks_tags or not large_body.may_hold_tags(request.wire.body):
             return None
         request.received = request.original or request.wire
-        is_title = is_title_request(request.codec.features(request.wire))
-        instructions = extract_instructions(request.codec, request.wire)
+        instructions = extract_instructions(request.codec, request.wire, role=role, rules=self._rules)
         request.wire = instructions.stripped
         if request.original is not None:
-            request.original = extract_instructions(request.codec, request.original).stripped
-        # A request for a title quotes an earlier message: its tags were applied there.
-        return ChatInstructions(instructions.stripped, alone=instructions.alone) if is_title else instructions
+            request.original = extract_instructions(request.codec, request.original, role=role).stripped
+        return instructions
 
     def _strip_controls(self, request: ClientRequest) -> None:
         """Strip the control fields from the request: they are for the gateway only."""
@@ -161,7 +233,7 @@ class RoutingContextBuilder:
     ) -> SessionState:
         """End the forced target of an earlier message: the user has written a newer one."""
         force = session.force
-        if force is None or force.turn not in instructions.earlier:
+        if force is None or not is_among(force.turn, instructions.earlier):
             return session
         return await self._sessions.change(
             scope, lambda state: replace(state, force=None) if state.force == force else state
@@ -174,7 +246,10 @@ class RoutingContextBuilder:
         wire, router = request.wire, self._router
         size = tokens.estimate(wire.body, threshold=self._threshold)
         has_choice = self._affinity and router.has_choice
+        role = request.role
         affinity = scope.key if has_choice and scope.lasts else None
+        if affinity is not None and role.agent:
+            affinity = f"{affinity}/{role.agent}"
         class_counts = router.routes_differ and not (no_rules and router.names_target(wire.model))
         if not class_counts and (affinity is not None or not has_choice):
             if controls is NO_CONTROL_FIELDS:
@@ -182,7 +257,9 @@ class RoutingContextBuilder:
             route_class = _NO_CLASS
         else:
             features = request.codec.features(wire)
-            route_class = classify(features, model=wire.model, tokens=size, options=self._options)
+            route_class = classify(
+                features, role=role.name, model=wire.model, tokens=size, options=self._options
+            )
             if affinity is None and has_choice and (features.has_answer or features.has_tools):
                 affinity = blake2b(request.codec.fingerprint(wire), digest_size=12).hexdigest()
         return RouteQuery(
@@ -195,3 +272,32 @@ class RoutingContextBuilder:
             affinity=affinity,
             max_wait=self._max_wait,
         )
+
+
+def _find_opening(roles: RoleTable, openings: RequestOpenings) -> RoleOpening | None:
+    """Return the first opening that shows a role."""
+    system, user = openings
+    for start in system:
+        row = roles.by_system(strip_client_header(decoded_start(start)))
+        if row is not None:
+            return row
+    for start in user:
+        text = decoded_start(start)
+        row = roles.by_user(text)
+        if row is not None:
+            return row
+        if text.strip() == QUOTA_CHECK.text:
+            return QUOTA_CHECK
+    return None
+
+
+def _fits(row: RoleOpening, request: ClientRequest) -> bool:
+    """Return whether the request has the shape that goes with the opening."""
+    if row is QUOTA_CHECK:
+        return request.codec.decode_request(request.wire).max_tokens == 1
+    return not row.lean or not request.codec.features(request.wire).has_tools
+
+
+def _role_of(row: RoleOpening, role: RequestRole) -> RequestRole:
+    signal = "an item compaction_trigger" if row.text == COMPACTION_TRIGGER else f"opening {row.text!r}"
+    return replace(role, name=row.role, signal=signal)

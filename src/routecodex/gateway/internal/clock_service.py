@@ -79,6 +79,7 @@ class ClockService:
                 hold_max_ms=config.hold_max_ms,
                 hold_non_streaming=config.hold_non_streaming,
                 complete_tools=config.complete_tools,
+                subagents=config.subagents,
             ),
             declared=DeclaredTools(store),
             clean=strip,

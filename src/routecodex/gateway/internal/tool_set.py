@@ -84,9 +84,7 @@ class ServerToolSet:
             give_back=self._give_back_use,
             is_set=has_stop_message,
             is_idle=beads.BeadsWork(settings, run=run).is_idle,
-            options=stop_message.StopMessageOptions(
-                include_answer=row.include_answer, sentinels=row.compaction_sentinels
-            ),
+            options=stop_message.StopMessageOptions(include_answer=row.include_answer),
         )
 
     def _make_web_search(self, search: web_search.Search | None) -> web_search.WebSearchTool | None:
@@ -114,7 +112,12 @@ class ServerToolSet:
             return None
         turn = GatewayTurn(request, context, captured=request.canonical(), now=self._clock)
         stop = turn.stop_message
-        if stop is not None and self._config.stop_message.enabled and not has_uses(stop):
+        if (
+            stop is not None
+            and self._config.stop_message.enabled
+            and not has_uses(stop)
+            and turn.role == "main"
+        ):
             turn.note(f"stopMessage skipped: all {stop.max_repeats} uses are spent")
         turn.lacks_search = self._may_search(request) and self._lacks_search(turn.captured, reachable)
         tools = [tool for tool in self._tools if tool.wants(turn)]

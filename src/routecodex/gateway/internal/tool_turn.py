@@ -35,6 +35,7 @@ class GatewayTurn(TurnContext):
         )
         self.context = context
         self.headers = request.headers
+        self.role = context.role.name
         self.stop_message = context.session.stop_message
         self.named = context.scope.kind in ("session", "conversation")
 

@@ -3,7 +3,8 @@
 A stored value is readable by people:
 
     {"version": 1, "id": "…", "kind": "session", "force": null, "sticky": "glm.glm-4.7", "allow": [],
-     "disable": ["openai.1"], "stop_message": null, "applied": "…", "updated_at": 1760000000.0}
+     "disable": ["openai.1"], "stop_message": null, "agents": null, "marks": ["…"],
+     "updated_at": 1760000000.0}
 
 With several clients it also has the `client` that it belongs to. A session that has nothing set has no value.
 """
@@ -217,8 +218,8 @@ def _edited(edit: Edit, before: SessionState, *, now: float) -> tuple[SessionSta
 
 
 def _has_settings(state: SessionState) -> bool:
-    """Return whether anything is set; the mark of the message applied last is not a setting."""
-    return not is_same(replace(state, applied=None), EMPTY)
+    """Return whether anything is set; the marks of applied messages are not a setting."""
+    return not is_same(replace(state, marks=()), EMPTY)
 
 
 def _scope_of(key: str) -> Scope | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings, TextStart
 from routecodex.protocols import large_body
 from routecodex.protocols.chat.schema import (
     RequestBody,
@@ -25,6 +26,7 @@ from routecodex.protocols.message_features import (
     ASSISTANT,
     SHORT_CONVERSATION,
     SYSTEM,
+    TEXT_START,
     TOOL,
     MessageFeatures,
     TextValue,
@@ -36,6 +38,7 @@ from routecodex.protocols.message_features import (
     newest_message,
     system_opening,
     text_message,
+    text_start,
     user_excerpt,
     user_message,
 )
@@ -78,6 +81,28 @@ def features(request: WireRequest) -> RequestFeatures:
         has_answer=last >= 0,
         opening=_opening(request) if not has_tools or len(messages) <= SHORT_CONVERSATION else "",
     )
+
+
+def openings(request: WireRequest) -> RequestOpenings:
+    """Return the leading system texts and the texts of the newest user message."""
+    view: RequestView = request.view
+    leading, newest, original = view.leading(), view.newest_user(), request.original
+    user = () if newest is None else _starts(newest, original)
+    if not leading or leading[0].role not in _SYSTEM_ROLES:
+        return (), user
+    system = takewhile(_is_system, leading)
+    return tuple(start for message in system for start in _starts(message, original)), user
+
+
+def _is_system(message: WireMessage) -> bool:
+    return message.role in _SYSTEM_ROLES
+
+
+def _starts(message: WireMessage, original: bytes) -> tuple[TextStart, ...]:
+    start = bytes(memoryview(message.content)[:TEXT_START])
+    if start[:1] == b'"' and not original:
+        return (start,)
+    return tuple(map(text_start, _content(message, original)[0]))
 
 
 def fingerprint(request: WireRequest) -> bytes:

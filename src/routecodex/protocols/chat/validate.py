@@ -42,7 +42,14 @@ _NULL: Final = 0x6E
 _LONG_TEXTS: Final = ((b"content", 3), (b"text", 5))
 """Keys and depths of long texts: in messages, and in their parts."""
 
+_ROLE_FIRST: Final = b'{"role":'
+_NEXT_MESSAGE: Final = b',{"role":'
+_USER_MESSAGE: Final = b'{"role":"user",'
+_SYSTEM_MESSAGES: Final = (b'{"role":"system",', b'{"role":"developer",')
+"""Messages as the SDKs write them: without white space, and the role first."""
+
 _body: Final = Decoder(RequestBody)
+_message: Final = Decoder(WireMessage)
 _messages: Final = Decoder(list[WireMessage])
 _tools: Final = Decoder(list[WireTool])
 _content: Final = Decoder(str | list[WirePart] | None)
@@ -72,6 +79,44 @@ class RequestView:
             self.fields.messages = _messages.decode(self._raw_messages)
             self._raw_messages = b""
         return self.fields.messages
+
+    def leading(self) -> list[WireMessage]:
+        """Return the first messages: of raw ones only the system messages, if they are written as usual."""
+        if not self._raw_messages:
+            return self.fields.messages
+        found: list[WireMessage] = []
+        at = 1
+        while self._raw_messages.startswith(_SYSTEM_MESSAGES, at):
+            end = self._raw_messages.find(_NEXT_MESSAGE, at)
+            message = json.try_read(self._raw_messages[at : end if end >= 0 else -1], _message)
+            if message is None:
+                return self.messages()
+            found.append(message)
+            if end < 0:
+                return found
+            at = end + 1
+        return found if self._raw_messages.startswith(_ROLE_FIRST, at) else self.messages()
+
+    def newest_user(self) -> WireMessage | None:
+        """Return the last message of the user; a raw one is decoded alone, if it is written as usual."""
+        if self._raw_messages:
+            message = self._newest_raw()
+            if message is not None:
+                return message
+        messages = self.messages()
+        if messages and messages[-1].role == "user":
+            return messages[-1]
+        for index in range(len(messages) - 1, -1, -1):
+            if messages[index].role == "user":
+                return messages[index]
+        return None
+
+    def _newest_raw(self) -> WireMessage | None:
+        at = self._raw_messages.rfind(_USER_MESSAGE)
+        if at < 0:
+            return None
+        end = self._raw_messages.find(_NEXT_MESSAGE, at)
+        return json.try_read(self._raw_messages[at : end if end >= 0 else -1], _message)
 
     def tools(self) -> list[WireTool]:
         """Return the tools, decoded on first use."""

@@ -46,6 +46,7 @@ CODEC: Codec = Codec(
     name="gemini",
     validate=validate.validate,
     features=features.features,
+    openings=features.openings,
     fingerprint=features.fingerprint,
     decode_request=decode_request.decode_request,
     encode_request=encode_request.encode_request,

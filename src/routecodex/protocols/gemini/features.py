@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.gemini.schema import (
     RequestBody,
@@ -29,6 +29,7 @@ from routecodex.protocols.message_features import (
     last_index,
     newest_message,
     system_opening,
+    text_start,
     user_excerpt,
     user_message,
 )
@@ -58,6 +59,15 @@ def features(request: WireRequest) -> RequestFeatures:
         has_answer=last >= 0,
         opening=_opening(view.body) if not tools or len(contents) <= SHORT_CONVERSATION else "",
     )
+
+
+def openings(request: WireRequest) -> RequestOpenings:
+    """Return the system texts and the texts of the newest user message."""
+    body: RequestBody = request.view.body
+    contents = contents_of(body)
+    last = last_index(contents, _is_user)
+    user = _texts(parts_of(contents[last])) if last >= 0 else ()
+    return tuple(map(text_start, _system(body))), tuple(map(text_start, user))
 
 
 def fingerprint(request: WireRequest) -> bytes:
@@ -104,6 +114,10 @@ def _is_visual(part: WirePart) -> bool:
 
 def _is_answer(message: WireMessage) -> bool:
     return message.role == "model"
+
+
+def _is_user(message: WireMessage) -> bool:
+    return message.role != "model"
 
 
 def _calls(contents: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:

@@ -42,6 +42,7 @@ CODEC: Codec = Codec(
     name="messages",
     validate=validate.validate,
     features=features.features,
+    openings=features.openings,
     fingerprint=features.fingerprint,
     decode_request=decode_request.decode_request,
     encode_request=encode_request.encode_request,

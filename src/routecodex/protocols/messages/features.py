@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings
 from routecodex.protocols import large_body
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.message_features import (
@@ -23,6 +23,7 @@ from routecodex.protocols.message_features import (
     newest_message,
     system_opening,
     text_message,
+    text_start,
     user_excerpt,
     user_message,
 )
@@ -52,6 +53,18 @@ def features(request: WireRequest) -> RequestFeatures:
         has_answer=last >= 0,
         opening=_opening(request) if not tools or len(messages) <= SHORT_CONVERSATION else "",
     )
+
+
+def openings(request: WireRequest) -> RequestOpenings:
+    """Return the system texts and the texts of the newest user message."""
+    messages: Sequence[WireMessage] = request.view.messages
+    system = _system(request)
+    if messages and messages[0].role == "system":
+        # Claude Code sends system texts as messages to models that it does not know.
+        system = [*system, *_texts(messages[0], request.original)]
+    last = last_index(messages, _is_user)
+    user = _texts(messages[last], request.original) if last >= 0 else ()
+    return tuple(map(text_start, system)), tuple(map(text_start, user))
 
 
 def fingerprint(request: WireRequest) -> bytes:
@@ -99,6 +112,10 @@ def _message_features(message: WireMessage, original: bytes = b"") -> MessageFea
 
 def _is_answer(message: WireMessage) -> bool:
     return message.role == "assistant"
+
+
+def _is_user(message: WireMessage) -> bool:
+    return message.role == "user"
 
 
 def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:

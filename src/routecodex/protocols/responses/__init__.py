@@ -43,6 +43,7 @@ CODEC: Codec = Codec(
     name="responses",
     validate=validate.validate,
     features=features.features,
+    openings=features.openings,
     fingerprint=features.fingerprint,
     decode_request=decode_request.decode_request,
     encode_request=encode_request.encode_request,

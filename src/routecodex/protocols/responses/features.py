@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.canon.request import COMPACTION_TRIGGER, CalledTool, RequestFeatures, RequestOpenings
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.message_features import (
     ARGUMENTS_KEPT,
@@ -22,6 +22,7 @@ from routecodex.protocols.message_features import (
     newest_message,
     system_opening,
     text_message,
+    text_start,
     user_excerpt,
     user_message,
 )
@@ -62,6 +63,20 @@ def features(request: WireRequest) -> RequestFeatures:
         has_answer=last >= 0 or view.previous_response_id is not None,
         opening=_opening(body, items) if not tools or len(items) <= SHORT_CONVERSATION else "",
     )
+
+
+def openings(request: WireRequest) -> RequestOpenings:
+    """Return the system texts and the texts of the newest user message.
+
+    An item `compaction_trigger` at the end of the input is Codex's request for a compaction.
+    """
+    body: RequestBody = request.view.typed
+    items = _items(body)
+    last = last_index(items, _is_user)
+    user = tuple(map(text_start, _texts(items[last]))) if last >= 0 else ()
+    if items and items[-1].type == "compaction_trigger":
+        user = (*user, COMPACTION_TRIGGER)
+    return tuple(map(text_start, _system(body, items))), user
 
 
 def fingerprint(request: WireRequest) -> bytes:
@@ -109,6 +124,10 @@ def _is_answer(item: WireItem) -> bool:
     if (item.type or "message") == "message":
         return item.role == "assistant"
     return item.type != "additional_tools" and not (item.type or "").endswith(RESULT_SUFFIXES)
+
+
+def _is_user(item: WireItem) -> bool:
+    return (item.type or "message") == "message" and item.role == "user"
 
 
 def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:

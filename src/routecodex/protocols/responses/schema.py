@@ -149,6 +149,7 @@ class RequestBody(Struct):
     text: TextConfig | None = None
     reasoning: WireThinking | None = None
     metadata: dict[str, Any] | None = None
+    client_metadata: Any = None
     include: list[str] | None = None
     user: str | None = None
     safety_identifier: str | None = None

@@ -1,14 +1,14 @@
 """Instructions to the gateway in a user message: `<**…**>`.
 
 values    ForceTarget, AllowProviders, StickToTarget, …; INSTRUCTION_FORMS and `help_text()` describe them
-tags      finds tags outside code and agent envelopes; `strip`, `is_blank`, `is_machine_made`
+tags      finds tags outside code and texts of agents; `strip`, `is_blank`, `is_machine_made`
 parse     `parse(text)`: instructions and malformed ones of one text, at most MOST_INSTRUCTIONS
 """
 
 from __future__ import annotations
 
 from routecodex.routing.instructions.parse import MOST_INSTRUCTIONS, parse
-from routecodex.routing.instructions.tags import ENVELOPES, is_blank, is_machine_made, strip
+from routecodex.routing.instructions.tags import count_tags, is_blank, is_machine_made, strip
 from routecodex.routing.instructions.values import (
     INSTRUCTION_FORMS,
     AllowProviders,
@@ -26,12 +26,12 @@ from routecodex.routing.instructions.values import (
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
+    SteerAgents,
     StickToTarget,
     help_text,
 )
 
 __all__ = [
-    "ENVELOPES",
     "INSTRUCTION_FORMS",
     "MOST_INSTRUCTIONS",
     "AllowProviders",
@@ -49,7 +49,9 @@ __all__ = [
     "SetStopMessageFromFile",
     "ShowHelp",
     "ShowStatus",
+    "SteerAgents",
     "StickToTarget",
+    "count_tags",
     "help_text",
     "is_blank",
     "is_machine_made",

@@ -10,14 +10,15 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from routecodex.canon.agent_texts import user_spans
 from routecodex.routing.instructions.tags import (
-    AGENTS_FILE,
     GAP,
     MARKS,
     QUOTES,
     WHITE,
     QuotedRegions,
     TagScanner,
+    count_tags,
     is_blank,
 )
 from routecodex.routing.instructions.values import (
@@ -35,6 +36,7 @@ from routecodex.routing.instructions.values import (
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
+    SteerAgents,
     StickToTarget,
 )
 
@@ -46,13 +48,17 @@ _MAX_NAME = 512
 _MAX_REPEATS = 2**63 - 1
 _NAME_PUNCTUATION = frozenset("_-./:@+~")
 _COMMA = re.compile("[,，]")
-_KEYED = re.compile(f"(stopMessage|clock){GAP}[:：]", re.IGNORECASE)
+_KEYED = re.compile(f"(stopMessage|clock|agents){GAP}[:：]", re.IGNORECASE)
 _TEXT = {
     begin: re.compile(rf"{begin}((?:[^\\{end}]++|\\.)*+){end}", re.DOTALL) for begin, end in QUOTES.items()
 }
 _FILE = re.compile(f"<{GAP}file://([^<>]*)>", re.IGNORECASE)
 _ESCAPED = re.compile(rf"\\([\\{''.join({*QUOTES, *QUOTES.values()})}])")
 _NO_INSTRUCTIONS = ParseResult()
+_NO_SPAN = (0, 0)
+_AGENTS_FORMS = (
+    "agents takes one of !p.model, !p, #p, @p and clear, like agents:!p.model, agents:#p or agents:clear"
+)
 
 
 class _Mistake(Exception):
@@ -60,11 +66,11 @@ class _Mistake(Exception):
 
 
 def parse(text: str) -> ParseResult:
-    """Return the instructions of one user text, left to right, and the malformed ones.
+    """Return the instructions of one user text, left to right, and the malformed ones; count the quoted.
 
     Parsing stops after one more than `MOST_INSTRUCTIONS`.
     """
-    if "<**" not in text or text.lstrip(WHITE).startswith(AGENTS_FILE):
+    if "<**" not in text:
         return _NO_INSTRUCTIONS
     instructions: list[Instruction] = []
     malformed: list[MalformedInstruction] = []
@@ -73,11 +79,17 @@ def parse(text: str) -> ParseResult:
             instructions.append(_read(text[start + 3 : end - 3].strip(WHITE), (start, end)))
         except _Mistake as mistake:
             malformed.append(MalformedInstruction(_short(text[start:end]), str(mistake), span=(start, end)))
-    return ParseResult(tuple(instructions), tuple(malformed))
+    quoted = count_tags(text) - len(instructions) - len(malformed)
+    return ParseResult(tuple(instructions), tuple(malformed), max(quoted, 0))
 
 
 def _instruction_spans(text: str) -> Iterator[Span]:
-    """Yield the spans of tags outside code and envelopes."""
+    """Yield the spans of the tags that the user wrote, outside code and quoted lines."""
+    for begin, end in user_spans(text):
+        yield from ((begin + start, begin + stop) for start, stop in _unquoted_spans(text[begin:end]))
+
+
+def _unquoted_spans(text: str) -> Iterator[Span]:
     tags, regions, at, last = TagScanner(text), QuotedRegions(text), 0, text.rfind("**>")
     while (mark := MARKS.search(text, at)) and mark.start() < last:
         if mark.lastgroup != "tag":
@@ -198,6 +210,18 @@ def _clock(value: str, span: Span) -> Instruction:
     return ClearClock(span=span)
 
 
+def _agents(value: str, span: Span) -> Instruction:
+    """Read one instruction for the sub-agents of the session."""
+    if value.lower() == "clear":
+        return SteerAgents(ClearRouting(), span=span)
+    signed = _SIGNED_READERS.get(value[:1])
+    if signed is None:
+        raise _Mistake(_AGENTS_FORMS)
+    inner = signed(_names(value[1:]), _NO_SPAN)
+    assert isinstance(inner, AllowProviders | StickToTarget | DisableTarget | EnableTarget)
+    return SteerAgents(inner, span=span)
+
+
 def _short(text: str, length: int = 60) -> str:
     """Return the text on one line, shortened."""
     line = " ".join(text[: length * 4].split())
@@ -207,6 +231,7 @@ def _short(text: str, length: int = 60) -> str:
 _KEYED_READERS: dict[str, Callable[[str, Span], Instruction]] = {
     "stopmessage": _stop_message,
     "clock": _clock,
+    "agents": _agents,
 }
 _SIGNED_READERS: dict[str, Callable[[tuple[str, ...], Span], Instruction]] = {
     mark: reader

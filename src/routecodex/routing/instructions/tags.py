@@ -1,10 +1,10 @@
-"""Finds instruction tags outside code and agent envelopes.
+"""Finds instruction tags outside code, quoted lines and texts of agents.
 
 A tag starts with `<**` and ends with the next `**>`, but the quoted text of a stopMessage may contain `**>`.
 Of several `<**` before one `**>` the last one starts the tag; a `<**` that is not closed is ordinary text.
 
 Code is roughly that of CommonMark: fenced blocks, and spans between equal runs of backticks, which end before
-a blank line. An envelope is an XML-like element in which an agent puts text of its own into a user message.
+a blank line. `canon/agent_texts.py` tells the texts of agents from the user's.
 
 Texts may be hostile: the result of every search is reused, so that the time stays linear in the text for any
 number of tags.
@@ -15,6 +15,8 @@ from __future__ import annotations
 import functools
 import re
 from bisect import bisect_left
+
+from routecodex.canon.agent_texts import user_spans
 
 WHITE = "".join(
     chr(code)
@@ -138,46 +140,19 @@ def _strip_nested(text: str) -> str:
     return "".join(output)
 
 
-_ENVELOPES_BY_AGENT = {
-    "Claude Code": "system-reminder local-command-caveat local-command-stdout local-command-stderr"
-    " command-name command-message command-stdout command-stderr bash-input bash-stdout bash-stderr"
-    " task-notification user-prompt-submit-hook session-start-hook post-tool-use-hook ide_opened_file"
-    " ide_selection ide_diagnostics new-diagnostics tool_use_error persisted-output teammate-message",
-    "Codex": "environment_context user_instructions INSTRUCTIONS turn_aborted user_shell_command"
-    " subagent_notification model_switch collaboration_mode personality_spec skill skills_instructions"
-    " apps_instructions plugins_instructions",
-    "opencode": "env file files file_diagnostics project_diagnostics task_metadata skill_content"
-    " available_skills",
-    "Cline": "environment_details file_content final_file_content folder_content url_content"
-    " workspace_diagnostics git_working_state git_commit terminal_output explicit_instructions",
-    "Gemini CLI": "session_context hook_context loaded_context global_context project_context"
-    " extension_context state_snapshot activated_skill background_output",
-    "editors": "attached_files attachments attachment additional_data open_and_recently_viewed_files"
-    " user_info project_layout git_status editorContext reminderInstructions environment_info workspace_info",
-}
-
-ENVELOPES = frozenset(name for names in _ENVELOPES_BY_AGENT.values() for name in names.split())
-"""Names of elements in which agents put text of their own into a user message."""
-
-AGENTS_FILE = "# AGENTS.md instructions"
-
-_NAMES = "|".join(sorted(ENVELOPES))
-_ENVELOPE_OPENING = rf"<(?:{_NAMES})(?=[\s/>])[^<>]*>"
 _FENCE = r"^ {0,3}(?:`{3,}+(?=[^`\n]*$)|~{3,}+)"
-_ENVELOPE = re.compile(_ENVELOPE_OPENING)
 _FENCE_LINE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[ \t\r]*$", re.MULTILINE)
-_BREAK = re.compile(rf"\n[ \t\r]*\n|\n[ \t]*{_ENVELOPE_OPENING}|{_FENCE}", re.MULTILINE)
+_BREAK = re.compile(rf"\n[ \t\r]*\n|{_FENCE}", re.MULTILINE)
 _TICKS = re.compile(r"`+")
-_NAME = re.compile(r"<([\w-]+)")
 
 MARKS = re.compile(
-    rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<envelope>{_ENVELOPE_OPENING})", re.MULTILINE
+    rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<quote>^ {{0,3}}>[^\n]*)", re.MULTILINE
 )
 """Starts of tags and of regions in which tags are not parsed."""
 
 
 class QuotedRegions:
-    """Finds the ends of the code and envelopes of one text, by the match of `MARKS` that starts them."""
+    """Finds the ends of the code and quoted lines of one text, by the match of `MARKS` that starts them."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -205,8 +180,8 @@ class QuotedRegions:
         broken = self._breaks.end_of_next(mark.end())
         return mark.end() if broken is not None and broken <= starts[index] else starts[index] + length
 
-    def _end_of_envelope(self, mark: re.Match[str]) -> int:
-        return end_of_envelope(self._text, mark)
+    def _end_of_quote(self, mark: re.Match[str]) -> int:
+        return mark.end()
 
     @functools.cached_property
     def _runs(self) -> dict[int, list[int]]:
@@ -220,41 +195,22 @@ class QuotedRegions:
 _ENDS = {
     "fence": QuotedRegions._end_of_fence,
     "ticks": QuotedRegions._end_of_span,
-    "envelope": QuotedRegions._end_of_envelope,
+    "quote": QuotedRegions._end_of_quote,
 }
 
 
-def end_of_envelope(text: str, opening: re.Match[str]) -> int:
-    """Return the end of the envelope: its own closing tag, else the last one, else the end of the text."""
-    if opening[0].endswith("/>"):
-        return opening.end()
-    named = _NAME.match(opening[0])
-    depth, last = 1, len(text)
-    for tag in _tags_named(named[1] if named else "").finditer(text, opening.end()):
-        if tag[1]:
-            depth, last = depth - 1, tag.end()
-        elif not tag[0].endswith("/>"):
-            depth += 1
-        if not depth:
-            return last
-    return last
+def count_tags(text: str) -> int:
+    """Count the tags of a text, those in code and in texts of agents too."""
+    if not _has_tag(text):
+        return 0
+    tags, count, at = TagScanner(text), 0, 0
+    while opening := _OPENINGS.search(text, at):
+        end = tags.end_of(opening.end() - 3)
+        at = opening.end() if end is None else end
+        count += end is not None
+    return count
 
 
 def is_machine_made(text: str) -> bool:
-    """Return whether the text has only white space and envelopes, so no text of the user."""
-    rest = _skip_white(text, 0)
-    if text.startswith(AGENTS_FILE, rest):
-        return True
-    while opening := _ENVELOPE.match(text, rest):
-        rest = _skip_white(text, end_of_envelope(text, opening))
-    return rest == len(text)
-
-
-def _skip_white(text: str, at: int) -> int:
-    run = _GAP.match(text, at)
-    return run.end() if run else at
-
-
-@functools.cache
-def _tags_named(name: str) -> re.Pattern[str]:
-    return re.compile(rf"<(/?){name}(?=[\s/>])[^<>]*>")
+    """Return whether no text of the user is in it: only white space and texts of agents."""
+    return all(is_blank(text[start:end]) for start, end in user_spans(text))

@@ -49,7 +49,27 @@ INSTRUCTION_FORMS: tuple[InstructionForm, ...] = (
         "Enable these again. `@p` enables all of `p`; `@p.1` after `#p` leaves the other keys disabled.",
         _SESSION,
     ),
-    InstructionForm(("<**clear**>",), "Clear force, sticky, allow list and disable list.", _AT_ONCE),
+    InstructionForm(
+        ("<**clear**>",),
+        "Clear force, sticky, allow list and disable list, those of the sub-agents too.",
+        _AT_ONCE,
+    ),
+    InstructionForm(
+        ("<**agents:!p.model**>", "<**agents:!p.key.model**>", "<**agents:!p.1**>"),
+        "Let the sub-agents of this session stay with this model or key.",
+        _SESSION,
+    ),
+    InstructionForm(
+        ("<**agents:!p**>", "<**agents:!p,q**>"),
+        "Allow only these providers to the sub-agents of this session.",
+        _SESSION,
+    ),
+    InstructionForm(
+        ("<**agents:#p**>", "<**agents:@p**>"),
+        "Disable these for the sub-agents of this session, or enable them again; every form of `#` and `@`.",
+        _SESSION,
+    ),
+    InstructionForm(("<**agents:clear**>",), "Clear the settings of the sub-agents.", _AT_ONCE),
     InstructionForm(
         ('<**stopMessage:"text"**>', '<**stopMessage:"text",3**>'),
         "Send this text to the model whenever it stops, up to 10 times, or as often as the number says. "
@@ -117,7 +137,13 @@ class EnableTarget(ParsedInstruction, frozen=True):
 
 
 class ClearRouting(ParsedInstruction, frozen=True):
-    """Clear force, sticky, allow list and disable list."""
+    """Clear force, sticky, allow list and disable list, those of the sub-agents too."""
+
+
+class SteerAgents(ParsedInstruction, frozen=True):
+    """Apply one instruction to the sub-agents of the session only."""
+
+    instruction: AllowProviders | StickToTarget | DisableTarget | EnableTarget | ClearRouting
 
 
 class SetStopMessage(ParsedInstruction, frozen=True):
@@ -164,6 +190,7 @@ Instruction = (
     | DisableTarget
     | EnableTarget
     | ClearRouting
+    | SteerAgents
     | SetStopMessage
     | SetStopMessageFromFile
     | ClearStopMessage
@@ -174,7 +201,8 @@ Instruction = (
 
 
 class ParseResult(Struct, frozen=True):
-    """Instructions of one text, left to right, and malformed ones."""
+    """Instructions of one text, left to right, malformed ones, and the number of quoted tags."""
 
     instructions: tuple[Instruction, ...] = ()
     malformed: tuple[MalformedInstruction, ...] = ()
+    quoted: int = 0

@@ -1,4 +1,7 @@
-"""One HTTP request with its decoded path and its whole body."""
+"""One HTTP request with its decoded path and its whole body.
+
+Below `/s/<session>/` every path names its session: for clients that can set a base URL but no header.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from typing import Final
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 _PERCENT: Final = 37
+_SESSION_PREFIX: Final = b"/s/"
+_MAX_SESSION: Final = 256
+
+PATH_SESSION: Final = ":session"
+"""Key of the session in the path among the headers; no header of a client can have this name."""
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -50,7 +58,18 @@ class HttpRequest:
         raw_path, _, query = target.partition(b"?")
         self.raw_path = raw_path
         self.query = query.decode("latin-1")
+        if raw_path.startswith(_SESSION_PREFIX):
+            raw_path = self._take_session(raw_path)
         self.path = raw_path.decode("ascii") if _PERCENT not in raw_path else _decode_path(raw_path)
+
+    def _take_session(self, raw_path: bytes) -> bytes:
+        """Move the session of a path `/s/<session>/…` into `PATH_SESSION`; return the rest of the path."""
+        named, _, rest = raw_path[len(_SESSION_PREFIX) :].partition(b"/")
+        session = _decode_path(named)
+        if not session.strip() or len(session.encode()) > _MAX_SESSION:
+            raise ValueError(f"the path must name a session of 1 to {_MAX_SESSION} bytes after /s/")
+        self.headers[PATH_SESSION] = session
+        return b"/" + rest
 
     def _origin_form(self, target: bytes) -> bytes:
         """Return path and query of an absolute target; its authority replaces Host (RFC 9112, 3.2.2)."""

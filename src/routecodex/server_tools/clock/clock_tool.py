@@ -72,6 +72,7 @@ class ClockOptions(Struct, frozen=True, kw_only=True):
     hold_max_ms: int = 60_000
     hold_non_streaming: bool = True
     complete_tools: Literal["session", "off"] = "session"
+    subagents: bool = False
 
 
 class ClockTurn(Struct):
@@ -112,6 +113,10 @@ class ClockTool(ServerTool):
         self._options = options
         self._declared = declared
         self._clean = clean
+
+    def wants(self, turn: TurnContext) -> bool:
+        """Return whether the request has the clock: in the main conversation, and in sub-agents if set so."""
+        return turn.role == "main" or (turn.role == "subagent" and self._options.subagents)
 
     async def inject(self, turn: TurnContext, request: Request) -> Request:
         state = turn.state(self, ClockTurn)
@@ -203,7 +208,7 @@ class ClockTool(ServerTool):
         return await self._declared.complete(turn.session, request, taken=turn.tool_names)
 
     async def _record(self, turn: TurnContext) -> None:
-        if turn.session is not None and self._options.complete_tools != "off":
+        if turn.session is not None and turn.role == "main" and self._options.complete_tools != "off":
             await self._declared.record(turn.session, turn.captured)
 
     async def _reserve(self, turn: TurnContext, state: ClockTurn, *, number: int) -> Reservation | None:
