@@ -135,6 +135,21 @@ async def test_a_compaction_trigger_shows_the_role() -> None:
         )
 
 
+async def test_a_sub_agent_of_gemini_cli_is_known_by_its_tool() -> None:
+    cli = {**SESSION_HEADER, "user-agent": "GeminiCLI/0.61.0/gemini-3 (linux; x64)"}
+    async with instruction_gateway("gemini") as harness:
+        assert role_of(await harness.send("do it", tools=("complete_task",), headers=cli)) == "subagent"
+        assert role_of(await harness.send("complete_task", tools=("other",), headers=cli)) == "main"
+        assert role_of(await harness.send("do it", tools=("complete_task",))) == "main"
+
+
+@protocols
+async def test_an_error_has_the_role_too(protocol: str) -> None:
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send("hello", headers=in_role("compaction"), model="glm.nothing")
+        assert (answer.status, role_of(answer)) == (404, "compaction")
+
+
 @protocols
 async def test_a_host_names_the_role(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:

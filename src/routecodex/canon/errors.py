@@ -25,7 +25,8 @@
 
 Every error has `message` for people, `status` for HTTP, `kind` (one of `Kind`, which each codec maps to the
 error type of its protocol), optional `code`, `param`, `details`, `notices` (sent in their own header) and
-`routed`: route, target and reason of the last attempt, None if there was no attempt.
+`routed`: route, target and reason of the last attempt, None if there was no attempt. `role` is that of the
+request, once known.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class GatewayError(Exception):
     """The client is told not to retry: only a person can remove the cause."""
     notices: tuple[str, ...] = ()
     routed: tuple[str, str, str] | None = None
+    role: str = ""
 
     def __init__(
         self,

@@ -232,7 +232,7 @@ def _plan_facts(plan: AdminAnswer) -> dict[str, str]:
     return {
         # A session is shown by its id as in every other table; other scopes keep their prefix.
         name: EMPTY if plan.get(name) is None else str(plan[name]).removeprefix("session:")
-        for name in ("reason", "model", "tokens", "session")
+        for name in ("reason", "role", "role_signal", "model", "tokens", "session")
         if name in plan
     }
 

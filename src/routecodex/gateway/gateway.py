@@ -251,6 +251,7 @@ class Gateway:
             record.status = 200 if client.started else request.codec.encode_error(error)[0]
             record.route = record.route or gateway_replies.GATEWAY_ROUTE
             record.notices = error.notices = (*request.notices.lines(), *error.notices)
+            error.role = request.role.name
             if not client.started:
                 raise
             return error.detached()

@@ -132,6 +132,22 @@ ROLE_OPENINGS: tuple[RoleOpening, ...] = (
 QUOTA_CHECK: Final = RoleOpening("Claude Code", "utility", "user", "quota")
 """The whole message with which Claude Code asks for one token, to see its rate limits."""
 
+
+class RoleTool(NamedTuple):
+    """A tool that a client declares only in requests of one role; `agent` begins its `user-agent`."""
+
+    client: str
+    agent: str
+    role: RoleName
+    tool: str
+
+
+ROLE_TOOLS: tuple[RoleTool, ...] = (
+    # Its sub-agents have neither a header nor an opening in common, but report by this tool.
+    RoleTool("Gemini CLI", "geminicli", "subagent", "complete_task"),
+)
+"""Tools by which requests are known whose client shows the role in no other way."""
+
 _CLAUDE_CLASSES: dict[str, RoleName] = {
     "main": "main",
     "subagent": "subagent",
@@ -289,6 +305,12 @@ def _codex_turn(text: str | None) -> CodexTurn:
         return _codex_turns.decode(text)
     except msgspec.DecodeError:
         return _NO_TURN
+
+
+def role_tool(headers: Mapping[str, str]) -> RoleTool | None:
+    """Return the tool by which requests of this client show a role, if it has one."""
+    agent = headers.get("user-agent", "").lower()
+    return next((row for row in ROLE_TOOLS if agent.startswith(row.agent)), None)
 
 
 class RoleTable:

@@ -54,6 +54,8 @@ def error_reply(error: GatewayError, request: HttpRequest | None, request_id: st
     headers = json_headers(request_id)
     if endpoint is not None and endpoint.name in ROUTED:
         headers.extend(refusal_headers(error.message, error.routed))
+        if error.role:
+            headers.append((b"x-routecodex-role", error.role.encode()))
     if status in (429, 503, 529):
         wait = _RETRY_DEFAULT if error.retry_after is None else error.retry_after
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))

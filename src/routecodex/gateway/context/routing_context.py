@@ -46,6 +46,7 @@ from routecodex.routing.roles import (
     RoleTable,
     has_role_headers,
     role_by_headers,
+    role_tool,
 )
 from routecodex.routing.route_plan import RouteQuery
 from routecodex.routing.router import Router
@@ -168,7 +169,9 @@ class RoutingContextBuilder:
             if role.signal:
                 return role
         row = self._find_opening(request.codec.openings(request.wire))
-        return role if row is None or not _fits(row, request) else _role_of(row, role)
+        if row is not None and _fits(row, request):
+            return _role_of(row, role)
+        return role if request.codec.name != "gemini" else _role_by_tool(request, role)
 
     def _drop_replies(self, request: ClientRequest) -> None:
         """Drop replies of the gateway whose questions the client has dropped, as in a compaction."""
@@ -289,6 +292,15 @@ def _find_opening(roles: RoleTable, openings: RequestOpenings) -> RoleOpening | 
         if text.strip() == QUOTA_CHECK.text:
             return QUOTA_CHECK
     return None
+
+
+def _role_by_tool(request: ClientRequest, role: RequestRole) -> RequestRole:
+    """Return the role that a declared tool shows; the tools are read only if the body holds its name."""
+    row = role_tool(request.headers)
+    if row is None or row.tool.encode() not in request.wire.body:
+        return role
+    declared = (tool.name for tool in request.codec.decode_request(request.wire).tools)
+    return replace(role, name=row.role, signal=f"tool {row.tool}") if row.tool in declared else role
 
 
 def _fits(row: RoleOpening, request: ClientRequest) -> bool:
