@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.process import Command, serve
-from tests.kit import answers, asking
+from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Call, begin, call
-from tests.kit.steps import Hang, Json, Sse
+from tests.kit.steps import Hang, Json, Sse, Steps
 from tests.kit.upstream import Request, Upstream
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -94,7 +94,11 @@ async def test_an_answer_that_has_not_begun_is_still_given(tmp_path: Path) -> No
     assert answer.headers["connection"] == "close"
 
 
-async def test_past_the_limit_streams_are_cut_off_and_never_look_complete(tmp_path: Path) -> None:
+def is_shutting_down(body: bytes) -> bool:
+    return b"the gateway is shutting down; send the request again" in body
+
+
+async def test_past_the_limit_a_stream_ends_with_an_error(tmp_path: Path) -> None:
     async with (
         Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up,
         serve(tmp_path, config(up, seconds=1)) as command,
@@ -105,9 +109,85 @@ async def test_past_the_limit_streams_are_cut_off_and_never_look_complete(tmp_pa
         await under_way.close()
         assert await command.ended() == 0
         await asyncio.wait_for(up.requests[0].gone.wait(), 20)
-    assert not answer.complete
+    grammar.check_broken("messages", answer.body)
+    assert is_shutting_down(answer.body)
     assert b"message_stop" not in answer.body
     assert "Traceback" not in command.text
+
+
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_past_the_limit_every_protocol_gets_its_own_error(client: str, upstream: str) -> None:
+    whole = answers.text(upstream, "one two three four five six", True)
+    assert isinstance(whole, Sse)
+    some = list(whole.frames)[: len(whole.frames) // 2 + 1]
+    async with (
+        Upstream(lambda _: Sse(some, end=Hang())) as up,
+        serving(at_once(upstream, up)) as gateway,
+    ):
+        path, body = asking.path(client, stream=True), asking.body(client, stream=True)
+        under_way = await begin(gateway.port, path, body)
+        await under_way.head()
+        assert await under_way.piece()
+        assert await gateway.service.stop() is False
+        answer = await under_way.rest()
+        await under_way.close()
+        assert gateway.service.gateway.health.report(0.0) == []
+    grammar.check_broken(client, answer.body)
+    assert is_shutting_down(answer.body)
+
+
+def at_once(protocol: str, up: Upstream, *, more: str = "") -> str:
+    return one_target(protocol, up, more=more).replace("drain_seconds = 1", "drain_seconds = 0")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_past_the_limit_an_answer_that_has_not_begun_is_a_503(protocol: str, stream: bool) -> None:
+    async with Upstream(lambda _: Steps([Hang()])) as up, serving(at_once("chat", up)) as gateway:
+        path, body = asking.path(protocol, stream=stream), asking.body(protocol, stream=stream)
+        under_way = await begin(gateway.port, path, body)
+        await up.received()
+        assert await gateway.service.stop() is False
+        answer = await under_way.rest()
+        await under_way.close()
+        await asyncio.wait_for(up.requests[0].gone.wait(), 20)
+    assert (answer.status, answer.json["code"]) == (503, "shutting_down")
+    grammar.check_error(protocol, 503, answer.body)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/messages/count_tokens"])
+async def test_past_the_limit_other_calls_get_a_503_too(path: str) -> None:
+    protocol = "messages" if "messages" in path else "chat"
+    async with Upstream(lambda _: Steps([Hang()])) as up, serving(at_once(protocol, up)) as gateway:
+        body = {"model": "up.m", "input": "x"} if protocol == "chat" else asking.body(protocol, stream=False)
+        under_way = await begin(gateway.port, path, body)
+        await up.received()
+        assert await gateway.service.stop() is False
+        answer = await under_way.rest()
+        await under_way.close()
+    assert (answer.status, answer.json["code"]) == (503, "shutting_down")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_past_the_limit_a_turn_with_server_tools_ends_with_an_error(protocol: str) -> None:
+    async with (
+        Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up,
+        serving(at_once("chat", up)) as gateway,
+    ):
+        path = asking.path(protocol, stream=True)
+        body = asking.body(protocol, '<**stopMessage:"go on",3**> hi', stream=True)
+        under_way = await begin(gateway.port, path, body, headers={"x-session-id": "s-1"})
+        await under_way.head()
+        assert await under_way.piece()
+        assert await gateway.service.stop() is False
+        answer = await under_way.rest()
+        await under_way.close()
+    grammar.check_broken(protocol, answer.body)
+    assert is_shutting_down(answer.body)
 
 
 @SIGNALS
@@ -125,7 +205,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Si
         await under_way.close()
         assert await command.ended() == 0
         await asyncio.wait_for(up.requests[0].gone.wait(), 20)
-    assert not answer.complete
+    assert is_shutting_down(answer.body)
     assert "Traceback" not in command.text
 
 

@@ -27,7 +27,13 @@ from routecodex.gateway.internal.search_backends import ROUTE as SEARCH_ROUTE
 from routecodex.gateway.internal.search_backends import search_of
 from routecodex.gateway.internal.tool_set import ServerToolSet
 from routecodex.gateway.internal.tool_turn import session_name
-from routecodex.gateway.request import ClientConnection, ClientRequest, RequestRecord, client_request_id
+from routecodex.gateway.request import (
+    ClientConnection,
+    ClientRequest,
+    RequestRecord,
+    client_request_id,
+    interruption,
+)
 from routecodex.gateway.services import GatewayServices, Observe
 from routecodex.gateway.state.key_health import KeyHealth
 from routecodex.gateway.state.operator_state import OperatorState
@@ -246,18 +252,19 @@ class Gateway:
             else:
                 await self._answer_from_provider(request, context, client, record)
         except GatewayError as error:
-            record.error = error
-            # The status that the client gets: protocols differ, and a stream that has begun has its status.
-            record.status = 200 if client.started else request.codec.encode_error(error)[0]
-            record.route = record.route or gateway_replies.GATEWAY_ROUTE
-            record.notices = error.notices = (*request.notices.lines(), *error.notices)
-            error.role = request.role.name
+            _note_error(record, error, request, client)
             if not client.started:
                 raise
             return error.detached()
         except (ClientDisconnected, asyncio.CancelledError):
-            record.gone = True
-            raise
+            stopped = interruption(client)
+            if stopped is None:
+                record.gone = True
+                raise
+            _note_error(record, stopped, request, client)
+            if not client.started:
+                raise stopped from None
+            return stopped
         except Exception:
             record.status = 500
             raise
@@ -358,3 +365,14 @@ class Gateway:
             return False
         steps = (await self.plan(request)).steps
         return all(self._chains.stores_answers(step.target) for step in steps)
+
+
+def _note_error(
+    record: RequestRecord, error: GatewayError, request: ClientRequest, client: ClientConnection
+) -> None:
+    record.error = error
+    # The status that the client gets: protocols differ, and a stream that has begun has its status.
+    record.status = 200 if client.started else request.codec.encode_error(error)[0]
+    record.route = record.route or gateway_replies.GATEWAY_ROUTE
+    record.notices = error.notices = (*request.notices.lines(), *error.notices)
+    error.role = request.role.name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from routecodex.canon.errors import GatewayError
+from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.canon.events import Usage
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import Request
@@ -30,6 +31,10 @@ class ClientConnection(Protocol):
     def writable(self) -> bool:
         """Whether a write would be sent at once: the answer has not ended, and no bytes wait to be read."""
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the task was cancelled because the server stops, with the client still there."""
+
     async def send(self, status: int, headers: Headers, body: bytes) -> None: ...
     def start(self, status: int, headers: Headers) -> None: ...
     async def write(self, data: bytes) -> None: ...
@@ -39,6 +44,19 @@ class ClientConnection(Protocol):
     async def drain(self) -> None: ...
     async def end(self, data: bytes = b"") -> None: ...
     def abort(self) -> None: ...
+
+
+def interruption(client: ClientConnection) -> Overloaded | None:
+    """Return the error that ends an answer because the server stops; None for any other cancellation.
+
+    Call it where the cancellation was caught. It is taken back, so that the error can still be written.
+    """
+    if not client.interrupted:
+        return None
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+    return Overloaded("the gateway is shutting down; send the request again", code="shutting_down")
 
 
 class ClientRequest:

@@ -15,7 +15,13 @@ from routecodex.canon.finish import Finish, encode
 from routecodex.gateway.answer.keep_alive import KeepAlives
 from routecodex.gateway.answer.prepared_target import AnyTarget, BuiltinProvider, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
-from routecodex.gateway.request import ClientRequest, RequestRecord, fresh_id
+from routecodex.gateway.request import (
+    ClientConnection,
+    ClientRequest,
+    RequestRecord,
+    fresh_id,
+    interruption,
+)
 from routecodex.gateway.state.key_health import KeyHealth
 from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.reasoning_cache import ReasoningCache
@@ -158,7 +164,7 @@ class GatewayServices:
         )
 
     @contextlib.contextmanager
-    def recorded(self, record: RequestRecord) -> Iterator[None]:
+    def recorded(self, record: RequestRecord, client: ClientConnection | None = None) -> Iterator[None]:
         """Log and count a call whose answer is not written to a client connection."""
         try:
             yield
@@ -167,8 +173,12 @@ class GatewayServices:
             record.error, record.status = error, CODECS[record.protocol].encode_error(error)[0]
             raise
         except (ClientDisconnected, asyncio.CancelledError):
-            record.gone = True
-            raise
+            stopped = interruption(client) if client is not None else None
+            if stopped is None:
+                record.gone = True
+                raise
+            record.error, record.status = stopped, stopped.status
+            raise stopped from None
         except Exception:
             record.status = 500
             raise

@@ -69,6 +69,10 @@ class JsonArrayReply:
     def writable(self) -> bool:
         return self._reply.writable
 
+    @property
+    def interrupted(self) -> bool:
+        return self._reply.interrupted
+
     async def send(self, status: int, headers: Headers, body: bytes) -> None:
         await self._reply.send(status, headers, body)
 
@@ -333,7 +337,7 @@ class App:
             wire_request = messages.validate_count(call.request.body)
         request = self._client_request(codec, wire_request, call)
         record = _call_record(call, route="count_tokens", model=wire_request.model)
-        with self._gateway.services.recorded(record):
+        with self._gateway.services.recorded(record, call.reply):
             counted = await self._gateway.count_tokens(request, record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
         headers: Headers = [*json_headers(call.id), *routing_headers(record)]
@@ -362,7 +366,7 @@ class App:
 
     async def _embeddings(self, call: ApiCall) -> None:
         record = _call_record(call, route="embeddings", model="")
-        with self._gateway.services.recorded(record):
+        with self._gateway.services.recorded(record, call.reply):
             body = await self._gateway.embed(
                 call.request.body, headers=call.request.headers, record=record, owner=call.owner
             )

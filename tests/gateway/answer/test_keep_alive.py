@@ -17,6 +17,7 @@ class RecordingClient:
     def __init__(self, *, error: Exception | None = None) -> None:
         self.started = False
         self.writable = True
+        self.interrupted = False
         self.comments = asyncio.Semaphore(0)
         self.attempts = 0
         self._error = error

@@ -165,7 +165,7 @@ async def test_requests_already_read_are_answered_while_draining(stage: Stage) -
     assert await drained
 
 
-async def test_drain_aborts_what_is_left_after_its_time(stage: Stage) -> None:
+async def test_drain_refuses_what_has_not_begun_after_its_time(stage: Stage) -> None:
     cancelled = asyncio.Event()
 
     async def handler(request: HttpRequest, reply: Reply) -> None:
@@ -179,8 +179,32 @@ async def test_drain_aborts_what_is_left_after_its_time(stage: Stage) -> None:
     await wire.send(get())
     await until(lambda: server.active == 1)
     assert not await server.drain(0.01)
+    assert (await wire.answer()).status == 503
     assert await wire.rest() == b""
     await asyncio.wait_for(cancelled.wait(), 20)
+
+
+async def test_drain_lets_a_handler_end_its_stream_and_cuts_off_one_that_does_not(stage: Stage) -> None:
+    async def handler(request: HttpRequest, reply: Reply) -> None:
+        reply.start(200, [])
+        await reply.write(b"begun")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert reply.interrupted
+            if request.path == "/careless":
+                raise
+            await reply.end(b", ended")
+
+    server = await stage.serve(handler)
+    careful, careless = await stage.connect(), await stage.connect()
+    await careful.send(get("/careful") + get("/next"))
+    await careless.send(get("/careless"))
+    await until(lambda: server.active == 2)
+    assert not await server.drain(0.01)
+    assert (await careful.answer()).body == b"begun, ended"
+    assert await careful.rest() == b""
+    assert (await careless.rest()).endswith(b"5\r\nbegun\r\n")
 
 
 async def test_close_waits_for_cancelled_handlers_to_clean_up(stage: Stage) -> None:

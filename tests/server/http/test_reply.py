@@ -16,6 +16,7 @@ class RecordedTransport:
 
     def __init__(self) -> None:
         self.gone = False
+        self.interrupted = False
         self.paused = False
         self.writes: list[bytes] = []
 

@@ -6,6 +6,7 @@ request; its events pass the round merger on their way to the client, so that al
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypeAlias
@@ -34,7 +35,7 @@ from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.answer.writer import EventWriter
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.records import FollowUpRecord
-from routecodex.gateway.request import ClientConnection, ClientRequest, RequestRecord
+from routecodex.gateway.request import ClientConnection, ClientRequest, RequestRecord, interruption
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
 from routecodex.routing.registry import PlanStep
@@ -109,6 +110,7 @@ class ServerToolTurn:
     ) -> None:
         self._services = services
         self._request = request
+        self._client = client
         self._context = context
         self._record = record
         self._tools = tools
@@ -135,6 +137,11 @@ class ServerToolTurn:
                 (self._tools.plugin, self), max_requests=None
             )
             await engine.begin(self).run()
+        except asyncio.CancelledError:
+            stopped = None if self._is_over or not self._client.started else interruption(self._client)
+            if stopped is None:
+                raise
+            await self._fail(Failed(stopped))
         finally:
             # The client is shown less: see RoundMerger.
             self._record.usage = self._merger.usage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +18,13 @@ from routecodex.canon.response import fold
 from routecodex.gateway.answer.answer_stream import AnswerStream, WholeAnswer
 from routecodex.gateway.answer.attempt import OpenedAnswer
 from routecodex.gateway.answer.keep_alive import KeepAlive
-from routecodex.gateway.request import ClientConnection, ClientRequest, Headers, RequestRecord
+from routecodex.gateway.request import (
+    ClientConnection,
+    ClientRequest,
+    Headers,
+    RequestRecord,
+    interruption,
+)
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
@@ -94,6 +101,13 @@ class ClientWriter:
                     out = await stream.carry(client, self.keep_alive)
                 except UpstreamError as error:
                     out = pipe.fail(error.detached())
+                except asyncio.CancelledError:
+                    stopped = interruption(client)
+                    if stopped is None:
+                        raise
+                    # Nothing of the provider may follow the error.
+                    stream.close()
+                    out = pipe.fail(stopped)
             outcome = pipe.outcome
             if outcome.error is not None:
                 out = stream.redacted(out)

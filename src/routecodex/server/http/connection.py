@@ -71,6 +71,7 @@ class ServerConnection(asyncio.Protocol):
         "_worker",
         "deadline",
         "gone",
+        "interrupted",
         "paused",
         "pending",
         "running",
@@ -100,6 +101,7 @@ class ServerConnection(asyncio.Protocol):
         self._body_grace_ends = 0.0
         self._body_ends = inf
         self.gone = False
+        self.interrupted = False
         self.paused = False
         self.deadline = inf
 
@@ -133,6 +135,14 @@ class ServerConnection(asyncio.Protocol):
         """Drop the connection and cancel its handler."""
         self._transport.abort()
         self._on_disconnect()
+
+    def interrupt(self) -> None:
+        """Cancel the handler, which can still end its response with an error."""
+        reply = self._reply
+        if self._worker is not None and self.running and reply is not None and not reply.ended:
+            self.interrupted = True
+            self._keep_alive = False
+            self._worker.cancel()
 
     def _on_disconnect(self) -> None:
         if self.gone:
@@ -329,6 +339,15 @@ class ServerConnection(asyncio.Protocol):
         with contextlib.suppress(ClientDisconnected):
             reply.send_nowait(500, headers, body)
 
+    def refuse_interrupted(self, request: HttpRequest, reply: Reply) -> None:
+        """Send HTTP 503 for a handler that did not end its response when the server stops."""
+        if reply.started:
+            reply.abort()
+            return
+        headers, body = self._server.error_reply(Fault(503, "the server is shutting down", request))
+        with contextlib.suppress(ClientDisconnected):
+            reply.send_nowait(503, headers, body)
+
     def finish_request(self) -> None:
         """Continue after a request: handle the next one, wait for it, or close."""
         self._reply = None
@@ -480,7 +499,8 @@ class ServerConnection(asyncio.Protocol):
 
     def decide_keep_alive(self, possible: bool) -> bool:
         """Decide whether the connection stays open after the response that starts now."""
-        self._keep_alive = possible and (not self._server.draining or bool(self._reader.ready))
+        more = bool(self._reader.ready) and not self.interrupted
+        self._keep_alive = possible and (not self._server.draining or more)
         return self._keep_alive
 
     def close_unfinished(self, *, reset: bool) -> None:

@@ -24,6 +24,8 @@ CheckHead = Callable[[HttpRequest], WholeReply | None]
 
 _MAX_REFUSED_AT_ONCE = 256
 _CLOSE_SECONDS = 5.0
+_INTERRUPT_SECONDS = 1.0
+"""Time for an interrupted handler to write its error, and for its client to read it."""
 
 
 class HttpServer:
@@ -68,26 +70,31 @@ class HttpServer:
         return await self._acceptor.listen(host, port, reuse_port=reuse_port, backlog=backlog)
 
     async def drain(self, seconds: float) -> bool:
-        """Stop accepting and wait for requests in flight; abort the rest and return False after `seconds`."""
+        """Stop accepting, wait for requests in flight; interrupt them after `seconds` and return False."""
         self.draining = True
         self._acceptor.close()
         for connection in list(self._connections):
             connection.close_if_idle()
         if await self._wait_until_empty(seconds):
             return True
-        self._abort_all()
+        await self._interrupt_all()
         return False
 
     async def close(self) -> None:
         """Stop at once: drop every connection, cancel every handler and wait for them."""
         self.draining = True
         self._acceptor.close()
-        self._abort_all()
+        await self._interrupt_all()
         await self._wait_until_empty(_CLOSE_SECONDS)
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def _abort_all(self) -> None:
+    async def _interrupt_all(self) -> None:
+        """Have handlers end their responses with an error, then drop every connection."""
+        for connection in list(self._connections):
+            connection.interrupt()
+        if any(connection.interrupted for connection in self._connections):
+            await self._wait_until_empty(_INTERRUPT_SECONDS)
         for connection in list(self._connections):
             connection.abort()
 

@@ -33,6 +33,7 @@ class ReplyTransport(Protocol):
     """The connection as a reply needs it."""
 
     gone: bool
+    interrupted: bool
     paused: bool
 
     def write(self, data: bytes) -> None:
@@ -100,6 +101,11 @@ class Reply:
     def writable(self) -> bool:
         """Whether the client accepts more now: the response has not ended and no bytes wait to be read."""
         return not (self.ended or self._transport.gone or self._transport.paused)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the handler was cancelled because the server stops, with the client still there."""
+        return self._transport.interrupted and not self._transport.gone
 
     async def send(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response in one write."""

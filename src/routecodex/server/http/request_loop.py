@@ -40,7 +40,9 @@ async def _serve(
             if not reply.ended and not connection.gone:
                 connection.fail(request, reply, cause="returned without finishing its response")
     except asyncio.CancelledError:
-        if not connection.gone:
+        if connection.interrupted and not connection.gone:
+            connection.refuse_interrupted(request, reply)
+        elif not connection.gone:
             connection.running = False
             connection.abort()
             raise
