@@ -174,7 +174,7 @@ _CODEX_LABEL = "x-openai-subagent"
 _CODEX_PARENT = "x-codex-parent-thread-id"
 _PARENT_SESSION = "x-parent-session-id"
 
-_HEADERS: Final = frozenset(
+ROLE_HEADERS: Final = frozenset(
     (
         ROLE_HEADER,
         _CODEX_TURN,
@@ -187,6 +187,7 @@ _HEADERS: Final = frozenset(
         _PARENT_SESSION,
     )
 )
+"""Headers that show the role of a request, or name its user turn."""
 _MAX_ID = 128
 _SEARCHED = 300
 
@@ -203,17 +204,12 @@ _codex_turns = msgspec.json.Decoder(CodexTurn)
 _NO_TURN = CodexTurn()
 
 
-def has_role_headers(headers: Mapping[str, str]) -> bool:
-    """Return whether one of the headers may show the role."""
-    return not _HEADERS.isdisjoint(headers)
-
-
 def role_by_headers(headers: Mapping[str, str], *, named: str | None, metadata: str | None) -> RequestRole:
     """Return the role that headers show; `named` and `metadata` are those of the body, if it has them.
 
     MAIN without any signal. A role without a signal may still name the user turn.
     """
-    if named is None and metadata is None and not has_role_headers(headers):
+    if named is None and metadata is None and ROLE_HEADERS.isdisjoint(headers):
         return MAIN
     codex = _codex_turn(headers.get(_CODEX_TURN) or metadata)
     turn = _bounded(headers.get(_CLAUDE_PROMPT) or codex.turn_id)

@@ -41,10 +41,10 @@ from routecodex.routing.classify import ClassifierOptions, RouteClass, classify
 from routecodex.routing.roles import (
     MAIN,
     QUOTA_CHECK,
+    ROLE_HEADERS,
     RequestRole,
     RoleOpening,
     RoleTable,
-    has_role_headers,
     role_by_headers,
     role_tool,
 )
@@ -164,7 +164,7 @@ class RoutingContextBuilder:
     def _role(self, request: ClientRequest, controls: ControlFields) -> RequestRole:
         """Return the role of a request: that of its headers, else that of its openings."""
         role = MAIN
-        if controls is not NO_CONTROL_FIELDS or has_role_headers(request.headers):
+        if controls is not NO_CONTROL_FIELDS or not ROLE_HEADERS.isdisjoint(request.headers):
             role = role_by_headers(request.headers, named=controls.role, metadata=controls.codex_turn)
             if role.signal:
                 return role

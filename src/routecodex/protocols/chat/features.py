@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import takewhile
 
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
-
-from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings, TextStart
+from routecodex.canon.request import CalledTool, RequestFeatures
 from routecodex.protocols import large_body
 from routecodex.protocols.chat.schema import (
     RequestBody,
@@ -19,14 +15,13 @@ from routecodex.protocols.chat.schema import (
     WireToolCall,
     WireToolChoice,
 )
-from routecodex.protocols.chat.validate import RequestView
+from routecodex.protocols.chat.validate import SYSTEM_ROLES, RequestView, read_content
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.message_features import (
     ARGUMENTS_KEPT,
     ASSISTANT,
     SHORT_CONVERSATION,
     SYSTEM,
-    TEXT_START,
     TOOL,
     MessageFeatures,
     TextValue,
@@ -38,7 +33,6 @@ from routecodex.protocols.message_features import (
     newest_message,
     system_opening,
     text_message,
-    text_start,
     user_excerpt,
     user_message,
 )
@@ -48,16 +42,6 @@ from routecodex.wire.json import ABSENT
 # Beside chat's own types: those of the Responses API, which some clients send to both.
 _MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
 _ATTACHMENTS = _MEDIA | {"file", "input_audio", "audio"}
-_SYSTEM_ROLES = frozenset({"system", "developer"})
-_STRING, _LIST = b'"['
-
-
-class _TextPart(Struct):
-    type: str = ""
-    text: Raw = ABSENT
-
-
-_parts = Decoder(list[_TextPart])
 
 
 def features(request: WireRequest) -> RequestFeatures:
@@ -83,47 +67,12 @@ def features(request: WireRequest) -> RequestFeatures:
     )
 
 
-def openings(request: WireRequest) -> RequestOpenings:
-    """Return the leading system texts and the texts of the newest user message."""
-    view: RequestView = request.view
-    leading, newest, original = view.leading(), view.newest_user(), request.original
-    user = () if newest is None else _starts(newest, original)
-    if not leading or leading[0].role not in _SYSTEM_ROLES:
-        return (), user
-    system = takewhile(_is_system, leading)
-    return tuple(start for message in system for start in _starts(message, original)), user
-
-
-def _is_system(message: WireMessage) -> bool:
-    return message.role in _SYSTEM_ROLES
-
-
-def _starts(message: WireMessage, original: bytes) -> tuple[TextStart, ...]:
-    start = bytes(memoryview(message.content)[:TEXT_START])
-    if start[:1] == b'"' and not original:
-        return (start,)
-    return tuple(map(text_start, _content(message, original)[0]))
-
-
 def fingerprint(request: WireRequest) -> bytes:
     """Return the bytes that identify a conversation: its system text and first user texts."""
     view: RequestView = request.view
     return conversation_fingerprint(
         _system(request), first_user_texts(view.messages(), _feature_reader(request))
     )
-
-
-def _content(message: WireMessage, original: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
-    """Return the texts of a message, and the types of its parts."""
-    view = memoryview(message.content)
-    kind = view[0] if view.nbytes else 0
-    if kind == _STRING:
-        return (large_body.restore_text(message.content, original),), ()
-    parts = json.try_read(message.content, _parts) if kind == _LIST else None
-    if parts is None:
-        return (), ()
-    texts = [part.text for part in parts if part.type == "text" and json.starts_with(part.text, b'"')]
-    return [large_body.restore_text(text, original) for text in texts], [part.type for part in parts]
 
 
 def _feature_reader(request: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
@@ -135,13 +84,13 @@ def _message_features(message: WireMessage, original: bytes = b"") -> MessageFea
     if role == "user":
         if json.starts_with(message.content, b'"'):
             return text_message(large_body.restore_text(message.content, original))
-        texts, types = _content(message, original)
+        texts, types = read_content(message, original)
         return user_message(
             texts, attachments=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
         )
     if role == "assistant":
         return ASSISTANT
-    return SYSTEM if role in _SYSTEM_ROLES else TOOL
+    return SYSTEM if role in SYSTEM_ROLES else TOOL
 
 
 def _is_answer(message: WireMessage) -> bool:
@@ -205,12 +154,12 @@ def _system(request: WireRequest) -> list[TextValue]:
     view: RequestView = request.view
     texts: list[TextValue] = []
     for message in view.messages():
-        if message.role not in _SYSTEM_ROLES:
+        if message.role not in SYSTEM_ROLES:
             break
-        texts.extend(_content(message, request.original)[0])
+        texts.extend(read_content(message, request.original)[0])
     return texts
 
 
 def _opening(request: WireRequest) -> str:
     view: RequestView = request.view
-    return system_opening(_system(request) or _content(view.messages()[0], request.original)[0])
+    return system_opening(_system(request) or read_content(view.messages()[0], request.original)[0])

@@ -139,6 +139,13 @@ class ResponseFormat(Struct):
     json_schema: JsonSchema | None = None
 
 
+class TextPart(Struct):
+    """A part of a message of which only a text is read."""
+
+    type: str = ""
+    text: Raw = ABSENT
+
+
 class RequestBody(Struct):
     model: str
     messages: list[WireMessage]

@@ -12,12 +12,14 @@ from typing import Final
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.canon.request import RequestOpenings, TextStart
 from routecodex.protocols import large_body
 from routecodex.protocols.chat.fast_validate import fast_validate
 from routecodex.protocols.chat.schema import (
     ROLES,
     ImageUrl,
     RequestBody,
+    TextPart,
     WireMessage,
     WirePart,
     WireTool,
@@ -25,6 +27,7 @@ from routecodex.protocols.chat.schema import (
     WireToolChoice,
 )
 from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.message_features import TEXT_START, TextValue, text_start
 from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT
 
@@ -35,6 +38,9 @@ UNLIMITED: Final = -1
 """No limit on the answer, as clients of LM Studio and llama.cpp send it (LM Studio docs, OpenAI API)."""
 
 _STRING: Final = 0x22
+_LIST: Final = 0x5B
+
+SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
 _NULL: Final = 0x6E
 """First bytes of a JSON string and of null: long texts are recognised without decoding them."""
@@ -52,6 +58,7 @@ _body: Final = Decoder(RequestBody)
 _message: Final = Decoder(WireMessage)
 _messages: Final = Decoder(list[WireMessage])
 _tools: Final = Decoder(list[WireTool])
+_parts: Final = Decoder(list[TextPart])
 _content: Final = Decoder(str | list[WirePart] | None)
 _first_byte: Final = scan.first_byte
 
@@ -111,6 +118,19 @@ class RequestView:
                 return messages[index]
         return None
 
+    def openings(self, original: bytes) -> RequestOpenings:
+        """Return the starts of the leading system texts and of the texts of the newest user message."""
+        leading, newest = self.leading(), self.newest_user()
+        user = () if newest is None else _text_starts(newest, original)
+        if not leading or leading[0].role not in SYSTEM_ROLES:
+            return (), user
+        system = _text_starts(leading[0], original)
+        for at in range(1, len(leading)):
+            if leading[at].role not in SYSTEM_ROLES:
+                break
+            system += _text_starts(leading[at], original)
+        return system, user
+
     def _newest_raw(self) -> WireMessage | None:
         at = self._raw_messages.rfind(_USER_MESSAGE)
         if at < 0:
@@ -128,6 +148,32 @@ class RequestView:
     def decoded_tools(self) -> list[WireTool]:
         """Return the tools that are decoded already; raw ones are functions, never hosted tools."""
         return self.fields.tools or []
+
+
+def openings(request: WireRequest) -> RequestOpenings:
+    """Return the texts by which the role of a request is known; called for every request."""
+    view: RequestView = request.view
+    return view.openings(request.original)
+
+
+def _text_starts(message: WireMessage, original: bytes) -> tuple[TextStart, ...]:
+    start = bytes(memoryview(message.content)[:TEXT_START])
+    if not original and start.startswith(b'"'):
+        return (start,)
+    return tuple([text_start(text) for text in read_content(message, original)[0]])
+
+
+def read_content(message: WireMessage, original: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
+    """Return the texts of a message, and the types of its parts."""
+    view = memoryview(message.content)
+    kind = view[0] if view.nbytes else 0
+    if kind == _STRING:
+        return (large_body.restore_text(message.content, original),), ()
+    parts = json.try_read(message.content, _parts) if kind == _LIST else None
+    if parts is None:
+        return (), ()
+    texts = [part.text for part in parts if part.type == "text" and json.starts_with(part.text, b'"')]
+    return [large_body.restore_text(text, original) for text in texts], [part.type for part in parts]
 
 
 def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
