@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from routecodex.canon.finish import encode, infer
 from routecodex.cli import reference
@@ -31,8 +30,6 @@ from routecodex.providers.catalog import PRESETS
 from routecodex.providers.demo.script import COMMANDS
 from routecodex.routing import classify, cooldown
 from routecodex.server import admin, paths
-from routecodex.server.admission import Admission
-from routecodex.server.metrics import Metrics
 from routecodex.turns import ToolPlugin
 from tests.kit import grammar
 from tests.kit.gateway import serving
@@ -303,16 +300,6 @@ def test_the_times_of_health_are_those_in_use() -> None:
     assert f"every {options.probe_every / 60:g} min" in rows[2]
     opening = ", ".join(f"{seconds:g}" for seconds in options.opening)
     assert rows[4] == f"after {options.failures} in a row: {opening} s"
-
-
-def test_the_metrics_listed_are_those_exported() -> None:
-    metrics = Metrics(active=lambda: 0, worker="0")
-    metrics.add(Admission(leave=lambda: None))
-    exported = metrics.text().decode()
-    families = {family.name: family.type for family in text_string_to_metric_families(exported)}
-    suffixed = {f"{name}_total" if kind == "counter" else name: kind for name, kind in families.items()}
-    rows = table(ROOT / "docs/operations.md", "Metrics")
-    assert {row[0].strip("`"): row[1] for row in rows} == suffixed
 
 
 def test_the_clients_listed_are_those_that_get_message_stop() -> None:

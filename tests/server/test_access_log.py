@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import Usage
-from routecodex.gateway.records import FollowUpRecord
+from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.gateway.request import RequestRecord, fresh_id
 from routecodex.routing.registry import Target
 from routecodex.routing.roles import RequestRole
@@ -48,7 +48,7 @@ OTHERWISE: dict[str, Any] = {
     "error": UpstreamFailed("broken"),
     "gone": True,
     "notices": ("dropped top_k: x",),
-    "failures": ["glm.primary.glm-4.7: 503"],
+    "failures": [FailedAttempt(Target("glm", "primary", "glm-4.7"), "failed", "glm.primary.glm-4.7: 503")],
     "followups": (FollowUpRecord(request="req_1:vision", metadata={"a": True}),),
 }
 

@@ -4,8 +4,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Usage
+from routecodex.gateway.records import FailedAttempt
 from routecodex.gateway.request import RequestRecord
+from routecodex.routing.cooldown import AttemptOutcome
 from routecodex.routing.registry import Target
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 
@@ -92,15 +95,58 @@ def test_tokens_add_up_by_kind() -> None:
     assert counted == {"input": 11, "output": 6, "cache_read": 4, "cache_write": 3}
 
 
-def test_attempts_after_a_failure_are_failovers_and_rounds_are_none() -> None:
+def failed(provider: str, outcome: AttemptOutcome = "failed") -> FailedAttempt:
+    return FailedAttempt(Target(provider, "primary", "m"), outcome, "it broke")
+
+
+def by(found: Samples, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """Return the values of one metric by these labels."""
+    rows = ((dict(named), amount) for (metric, named), amount in found.items() if metric == name)
+    return {tuple(named[label] for label in labels): amount for named, amount in rows}
+
+
+def test_attempts_after_a_failure_are_failovers_from_the_provider_that_failed() -> None:
     found = measured(
         record(attempts=1),
-        record(attempts=3, failures=["a", "b"]),
-        record(attempts=2, failures=["a", "b"]),
+        record(attempts=3, failures=[failed("a"), failed("b")]),
+        record(attempts=2, failures=[failed("a"), failed("b")], status=502),
         record(attempts=4),
         record(attempts=0),
     )
-    assert value(found, "routecodex_failovers_total") == 3
+    assert by(found, "routecodex_failovers_total", "provider") == {("a",): 2, ("b",): 1}
+
+
+def test_attempts_are_counted_by_provider_and_outcome() -> None:
+    found = measured(
+        record(),
+        record(),
+        record(attempts=3, failures=[failed("a", "timeout"), failed("b", "limited")]),
+        record(attempts=2, failures=[failed("a"), failed("glm")], status=502, error=GatewayError("no")),
+        record(attempts=4),
+        record(gone=True, status=0),
+        record(error=GatewayError("it broke off")),
+        record(attempts=3, error=GatewayError("it broke off")),
+        record(attempts=0, target=None),
+        record(status=500),
+    )
+    counted = by(found, "routecodex_attempts_total", "provider", "model", "outcome")
+    assert counted == {
+        ("a", "m", "timeout"): 1,
+        ("a", "m", "failed"): 1,
+        ("b", "m", "limited"): 1,
+        ("glm", "m", "failed"): 1,
+        ("glm", "glm-4.7", "ok"): 2 + 1 + 4 + 2,
+        ("glm", "glm-4.7", "gone"): 1,
+        ("glm", "glm-4.7", "broken"): 2,
+        ("glm", "glm-4.7", "failed"): 1,
+    }
+
+
+def test_a_stream_that_broke_off_is_not_a_success() -> None:
+    found = measured(record(), record(error=GatewayError("it broke off"), usage=Usage(1, 1)))
+    statuses = by(found, "routecodex_requests_total", "status")
+    assert statuses == {("200",): 1, ("broken",): 1}
+    assert by(found, "routecodex_broken_streams_total", "provider", "model") == {("glm", "glm-4.7"): 1}
 
 
 def test_what_is_in_flight_is_asked_when_shown() -> None:
@@ -128,5 +174,5 @@ def test_workers_can_be_told_apart() -> None:
 
 def test_an_idle_server_has_metrics_too() -> None:
     found = measured()
-    assert value(found, "routecodex_failovers_total") == 0
+    assert value(found, "routecodex_active_requests") == 0
     assert CONTENT_TYPE.startswith(b"text/plain")

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from routecodex.routing.cooldown import CooldownCause, KeyCondition
+from routecodex.routing.cooldown import AttemptOutcome, CooldownCause, KeyCondition
+from routecodex.routing.registry import Target
+
+
+class FailedAttempt(NamedTuple):
+    """An attempt that failed before the client got a byte, and its line for the log."""
+
+    target: Target
+    outcome: AttemptOutcome
+    text: str
 
 
 class FollowUpRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

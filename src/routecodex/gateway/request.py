@@ -12,7 +12,7 @@ from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.canon.events import Usage
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import Request
-from routecodex.gateway.records import FollowUpRecord
+from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.routing.registry import Target
 from routecodex.routing.roles import MAIN, RequestRole
@@ -212,7 +212,7 @@ class RequestRecord:
         self.error: GatewayError | None = None
         self.gone = False
         self.notices: tuple[str, ...] = ()
-        self.failures: list[str] = []
+        self.failures: list[FailedAttempt] = []
         self.followups: tuple[FollowUpRecord, ...] = ()
 
 

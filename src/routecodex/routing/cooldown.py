@@ -33,14 +33,33 @@ from routecodex.canon.errors import (
     UpstreamError,
     UpstreamFailed,
     UpstreamLimited,
+    UpstreamOverloaded,
     UpstreamRefusedKey,
     UpstreamRejected,
+    UpstreamTimeout,
     UpstreamUnknownModel,
 )
 from routecodex.routing.registry import Selector, Target
 
 CooldownCause = Literal["limited", "quota", "key refused", "model unknown", "failing"]
 KeyCondition = Literal["cooling", "open", "half-open", "refused"]
+AttemptOutcome = Literal[
+    "ok",
+    "gone",
+    "broken",
+    "empty",
+    "rejected",
+    "limited",
+    "quota",
+    "key_refused",
+    "model_unknown",
+    "overloaded",
+    "timeout",
+    "no_connection",
+    "local_fault",
+    "failed",
+]
+"""How an attempt at a target ended: a short list, for metrics."""
 
 SKEW = 60.0
 """Largest difference between the clocks of two machines, in seconds."""
@@ -294,6 +313,25 @@ def _cause_of(error: UpstreamError) -> CooldownCause:
     if not isinstance(error, UpstreamLimited):
         return "failing"
     return "quota" if error.code == "insufficient_quota" or error.upstream_status == 402 else "limited"
+
+
+_OUTCOMES: tuple[tuple[type[UpstreamError], AttemptOutcome], ...] = (
+    (UpstreamRejected, "rejected"),
+    (UpstreamRefusedKey, "key_refused"),
+    (UpstreamUnknownModel, "model_unknown"),
+    (UpstreamOverloaded, "overloaded"),
+    (UpstreamTimeout, "timeout"),
+    (LocalFault, "local_fault"),
+)
+
+
+def outcome_of(error: UpstreamError) -> AttemptOutcome:
+    """Return the outcome of an attempt that failed with this error."""
+    if isinstance(error, UpstreamLimited):
+        return "quota" if _cause_of(error) == "quota" else "limited"
+    if _is_connection_error(error):
+        return "no_connection"
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), "failed")
 
 
 def _is_about_model(reason: CooldownCause, error: UpstreamError) -> bool:

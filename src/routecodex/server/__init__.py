@@ -18,4 +18,5 @@ request_log    past requests, in files of bounded size
 logs           logging set-up, and the fields of a request's line
 log_numbers    times and durations in log lines
 metrics        counters and histograms for Prometheus
+state_metrics  metrics of keys in cooldown, breakers and the store
 """

@@ -392,6 +392,7 @@ class App:
             await _send(call.reply, {"status": status, "store": store}, call.id)
 
     async def _show_metrics(self, call: ApiCall) -> None:
+        await self._gateway.health.read_latest()
         await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
 
     async def _admin(self, call: ApiCall) -> None:

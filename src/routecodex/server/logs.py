@@ -128,7 +128,7 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         call=record.call,
         address=record.address,
         notices=record.notices,
-        failures=tuple(record.failures),
+        failures=tuple(failure.text for failure in record.failures),
         session=session_name(record.session)[:200],
         role=record.role.name,
         agent=record.role.agent,

@@ -20,33 +20,42 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _BATCH: Final = 128
 _MAX_REFUSALS: Final = 200
 
+_GONE: Final = -1
+_BROKEN: Final = -2
+_ENDS: Final = {_GONE: "gone", _BROKEN: "broken"}
+"""Labels of requests whose status does not tell how they ended."""
+
 _Labels = tuple[str, ...]
 
 
-class _Histogram:
-    __slots__ = ("counts", "total")
+class Histogram:
+    """Counts of values by bucket, and their sum."""
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS) + 1)
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: list[float] | None = None) -> None:
+        self.bounds: list[float] = _BOUNDS if bounds is None else bounds
+        self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
     def add(self, value: float) -> None:
         at = 0
-        for bound in _BOUNDS:
+        for bound in self.bounds:
             if value <= bound:
                 break
             at += 1
         self.counts[at] += 1
         self.total += value
 
-    def merge(self, other: _Histogram) -> None:
+    def merge(self, other: Histogram) -> None:
         self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
     def buckets(self) -> list[tuple[str, float]]:
+        """Return the counts as Prometheus wants them: each with those of all smaller buckets."""
         running = 0
         rows = []
-        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             running += count
             rows.append((bound, float(running)))
         return rows
@@ -70,8 +79,8 @@ class _Series:
         self.labels = labels
         self.requests = 0
         self.input = self.output = self.cache_read = self.cache_write = 0
-        self.seconds = _Histogram()
-        self.first_byte = _Histogram()
+        self.seconds = Histogram()
+        self.first_byte = Histogram()
 
 
 class Metrics:
@@ -83,7 +92,9 @@ class Metrics:
         self._series: dict[tuple[str, Target | None, int], _Series] = {}
         self._refusals: defaultdict[_Labels, int] = defaultdict(int)
         self._responses: defaultdict[_Labels, int] = defaultdict(int)
-        self._failovers = 0
+        self._failovers: defaultdict[str, int] = defaultdict(int)
+        self._attempts: defaultdict[_Labels, int] = defaultdict(int)
+        """Attempts that are not the only, successful one of a request; those follow from the series."""
         self._new: list[RequestRecord] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -119,7 +130,11 @@ class Metrics:
     def _count(self, record: RequestRecord) -> None:
         if record.endpoint and not self._count_local(record):
             return
-        status = -1 if record.gone else record.status
+        status = record.status
+        if record.gone:
+            status = _GONE
+        elif record.error is not None and status == 200:
+            status = _BROKEN
         key = (record.protocol, record.target, status)
         series = self._series.get(key)
         if series is None:
@@ -129,16 +144,33 @@ class Metrics:
         series.seconds.add(record.finished - arrived)
         if first_byte:
             series.first_byte.add(first_byte - arrived)
-        failures = record.failures
-        if failures:
-            # Rounds of server tools are attempts too, but not failovers.
-            self._failovers += min(len(failures), record.attempts - 1)
+        if record.attempts != 1 or status != 200:
+            self._count_attempts(record, status)
         usage = record.usage
         if usage is not None:
             series.input += usage.input
             series.output += usage.output
             series.cache_read += usage.cache_read
             series.cache_write += usage.cache_write
+
+    def _count_attempts(self, record: RequestRecord, status: int) -> None:
+        """Count the attempts of a request that did not just succeed."""
+        failures, target = record.failures, record.target
+        for failure in failures:
+            self._attempts[(failure.target.provider, failure.target.model, failure.outcome)] += 1
+        # Rounds of server tools are attempts too, but not failovers.
+        for failure in failures[: record.attempts - 1]:
+            self._failovers[failure.target.provider] += 1
+        opened = record.attempts - len(failures)
+        if target is None:
+            return
+        if status != 200 and opened:
+            self._attempts[(target.provider, target.model, _ENDS.get(status, "failed"))] += 1
+            opened -= 1
+        elif status == 200:
+            # The series counts one success for each request.
+            opened -= 1
+        self._attempts[(target.provider, target.model, "ok")] += opened
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families for prometheus_client."""
@@ -156,8 +188,11 @@ class Metrics:
             requests.add_metric((*labels, self.worker), count)
         for key, count in counts.items():
             tokens.add_metric((*key, self.worker), count)
-        failovers = self._family("routecodex_failovers", "Attempts after the first.", "")
-        failovers.add_metric((self.worker,), self._failovers)
+        failovers = self._family(
+            "routecodex_failovers", "Attempts after one of this provider failed.", "provider"
+        )
+        for provider, count in self._failovers.items():
+            failovers.add_metric((provider, self.worker), count)
         refusals = self._family("routecodex_refusals", "Requests refused before routing.", "endpoint code")
         responses = self._family(
             "routecodex_service_responses", "Other responses without a provider.", "endpoint status"
@@ -168,15 +203,34 @@ class Metrics:
         active = GaugeMetricFamily("routecodex_active_requests", "Requests in flight.", labels=("worker",))
         active.add_metric((self.worker,), self._active())
         yield from (requests, tokens, refusals, responses, failovers, active)
+        yield from self._attempt_families(answered)
         yield self._histogram("routecodex_request_seconds", "Whole requests.", series, "seconds")
         yield self._histogram("routecodex_first_byte_seconds", "Until the first byte.", series, "first_byte")
+
+    def _attempt_families(self, answered: dict[_Labels, int]) -> list[CounterMetricFamily]:
+        attempts = self._family(
+            "routecodex_attempts", "Attempts at targets, by their end.", "provider model outcome"
+        )
+        broken = self._family("routecodex_broken_streams", "Streams that broke off.", "provider model")
+        counts = self._attempts.copy()
+        cut: defaultdict[_Labels, int] = defaultdict(int)
+        for (_, provider, model, status), count in answered.items():
+            if status == "200" and provider:
+                counts[(provider, model, "ok")] += count
+            elif status == "broken":
+                cut[(provider, model)] += count
+        for family, rows in ((attempts, counts), (broken, cut)):
+            for labels, count in rows.items():
+                if count:
+                    family.add_metric((*labels, self.worker), count)
+        return [attempts, broken]
 
     def _family(self, name: str, about: str, labels: str) -> CounterMetricFamily:
         return CounterMetricFamily(name, about, labels=(*labels.split(), "worker"))
 
     def _histogram(self, name: str, about: str, series: list[_Series], which: str) -> HistogramMetricFamily:
         family = HistogramMetricFamily(name, about, labels=("protocol", "provider", "worker"))
-        sums: defaultdict[_Labels, _Histogram] = defaultdict(_Histogram)
+        sums: defaultdict[_Labels, Histogram] = defaultdict(Histogram)
         for row in series:
             sums[row.labels[:2]].merge(getattr(row, which))
         for key, value in sums.items():
@@ -190,4 +244,4 @@ class Metrics:
 
 def _labels(protocol: str, target: Target | None, status: int) -> _Labels:
     provider, model = (target.provider, target.model) if target is not None else ("", "")
-    return (protocol, provider, model, "gone" if status < 0 else str(status))
+    return (protocol, provider, model, _ENDS.get(status) or str(status))

@@ -32,8 +32,10 @@ from routecodex.server.http import HttpLimits, HttpServer
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import ConfigSource, Reloader
 from routecodex.server.request_log import RequestLog
+from routecodex.server.state_metrics import StateMetrics, StoreCalls
 from routecodex.server.workers import Heartbeat, reserve_port
 from routecodex.stores import open_store
+from routecodex.stores.monitored import MonitoredStore
 
 log = logging.getLogger("routecodex.server")
 
@@ -102,14 +104,18 @@ class Service:
         self._access = AccessLog(as_json=logs.is_json(config.logging.format, sys.stderr), sink=self._requests)
         self._set_visibility(config)
         self._draining = False
+        calls = StoreCalls()
         self._gateway = Gateway(
             config,
-            store=open_store(config.store.url, session_dir=self._session_dir, bare=BARE),
+            store=MonitoredStore(
+                open_store(config.store.url, session_dir=self._session_dir, bare=BARE), on_call=calls.add
+            ),
             observe=self._observe,
             user_dir=home or user_dir(),
             ntp_file=self._session_dir / "clock" / "ntp-state.json" if home is not None else None,
         )
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
+        self._metrics.add(StateMetrics(calls, gateway=lambda: self._gateway, worker=worker))
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
         self._http = HttpServer(
             self._app,

@@ -25,10 +25,12 @@ from routecodex.canon.errors import (
 )
 from routecodex.canon.notices import Notices
 from routecodex.gateway.context.routing_context import RoutingContext
+from routecodex.gateway.records import FailedAttempt
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.key_health import unusable_key_error
 from routecodex.protocols.upstream_errors import is_context_overflow, names_unknown_model
+from routecodex.routing.cooldown import outcome_of
 from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan
@@ -240,7 +242,7 @@ class Failover:
                 raise
 
     def _note_empty(self, target: Target) -> None:
-        self._record.failures.append(f"{target}: an empty answer")
+        self._record.failures.append(FailedAttempt(target, "empty", f"{target}: an empty answer"))
         if self._notices is not None:
             self._notices.add(f"{target} gave an empty answer and was asked again")
 
@@ -265,7 +267,8 @@ class Failover:
             self._unusable |= {target}
         self._failures.append(failure)
         self._tried |= {target}
-        self._record.failures.append(_failure_line(target, error))
+        line = _failure_line(target, error)
+        self._record.failures.append(FailedAttempt(target, outcome_of(error), line))
 
     def _name_key(self, target: Target, error: UpstreamError) -> None:
         """Replace the message about an unusable key or model by one that names it and the place to check."""

@@ -278,8 +278,12 @@ class KeyHealth:
 
     def report(self, now: float) -> list[KeyHealthRow]:
         """Return every key in cooldown or in need of a probe, sorted by name."""
-        rows = (_row(key, entry, now, self.options) for key, entry in self._state.items())
-        return sorted((row for row in rows if row is not None), key=lambda row: row.name)
+        return [row for _, row in self.report_by_key(now)]
+
+    def report_by_key(self, now: float) -> list[tuple[Selector, KeyHealthRow]]:
+        """Return the rows of `report`, each with its key."""
+        rows = ((key, _row(key, entry, now, self.options)) for key, entry in self._state.items())
+        return sorted(((key, row) for key, row in rows if row is not None), key=lambda pair: pair[1].name)
 
     def _needed_probes(self, target: Target, now: float) -> tuple[Selector, ...]:
         """Return the keys for which an attempt would be a probe."""
