@@ -30,7 +30,9 @@ NAME_LIMIT = 64
 DEFAULT_NAMESPACE = "functions"
 """Codex accepts a call of a tool in this namespace without the namespace."""
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
-_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_OPENING = '{"input":"'
+_SPACES_BEFORE = frozenset({0, 1, 8, 9})
+"""Offsets in the opening at which JSON allows white space: before its brace, key, colon and value."""
 _ESCAPE = re.compile(
     r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL
 )
@@ -181,39 +183,52 @@ def unwrap_input(arguments: str) -> str:
 class InputUnwrapper:
     """Turns fragments of `{"input": "…"}` into fragments of free text; `close` returns the rest."""
 
-    __slots__ = ("_ended", "_held", "_inside")
+    __slots__ = ("_ended", "_held", "_matched", "_outside")
 
     def __init__(self) -> None:
         self._held = ""
-        self._inside = False
+        """The beginning of an escape."""
+        self._matched = 0
+        """Characters of the opening that have arrived; -1 if the arguments begin in another way."""
+        self._outside: list[str] = []
+        """All fragments until the opening is complete."""
         self._ended = False
 
     def feed(self, fragment: str) -> str:
         if self._ended:
             return ""
-        self._held += fragment
-        if not self._inside:
-            opening = _OPENING.match(self._held)
-            if opening is None:
-                return ""
-            self._inside = True
-            self._held = self._held[opening.end() :]
-        return self._take()
+        if self._matched == len(_OPENING):
+            return self._take(self._held + fragment)
+        self._outside.append(fragment)
+        end = self._match(fragment) if self._matched >= 0 else -1
+        return self._take(fragment[end:]) if end >= 0 else ""
+
+    def _match(self, fragment: str) -> int:
+        """Match a fragment with the opening; return where the text begins, -1 if not in this fragment."""
+        for at, char in enumerate(fragment):
+            if char.isspace() and self._matched in _SPACES_BEFORE:
+                continue
+            if char != _OPENING[self._matched]:
+                self._matched = -1
+                return -1
+            self._matched += 1
+            if self._matched == len(_OPENING):
+                return at + 1
+        return -1
 
     def close(self) -> str:
-        held, self._held = self._held, ""
-        if self._ended or self._inside:
+        outside, self._outside = self._outside, []
+        if self._ended or self._matched == len(_OPENING):
             return ""
         self._ended = True
-        return _free_text(held)
+        return _free_text("".join(outside))
 
     @property
     def whole(self) -> bool:
         """Whether the text is complete: its closing quote has arrived."""
         return self._ended
 
-    def _take(self) -> str:
-        held = self._held
+    def _take(self, held: str) -> str:
         whole = _WHOLE.match(held)
         end = whole.end() if whole else 0
         if held[end : end + 1] == '"':

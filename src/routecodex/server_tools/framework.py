@@ -206,7 +206,8 @@ class ServerToolPlugin(Plugin):
         calls = [part for part in response.parts if isinstance(part, ToolCall)]
         own_calls = [call for call in calls if call.name in turn.tool_names]
         if own_calls:
-            await self._answer_calls(run, own_calls, [call for call in calls if call not in own_calls])
+            others = [call for call in calls if call.name not in turn.tool_names]
+            await self._answer_calls(run, own_calls, others)
         elif not calls:
             await self._follow_up(run, response)
         else:

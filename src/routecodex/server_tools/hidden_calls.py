@@ -26,6 +26,8 @@ TTL = 7 * 24 * 3600.0
 MAX_ENTRIES = 20_000
 MAX_BYTES = 64 * 1024 * 1024
 _TRIM_EVERY = 100
+_MOST_KEYS = 64
+"""Client calls of an answer by which its group is found; all of them would each store all of them."""
 
 log = logging.getLogger("routecodex.server_tools")
 
@@ -80,7 +82,7 @@ class HiddenToolCalls:
         """Save calls that the client does not see; while the store is down the model forgets them."""
         group = HiddenCallGroup(session or "", tuple(beside), tuple(calls))
         try:
-            for call_id in beside:
+            for call_id in beside[:_MOST_KEYS]:
                 await self._cell.edit(_key(session, call_id, owner), lambda _: (group, None))
             self._saves += 1
             if self._saves % _TRIM_EVERY == 0:
@@ -124,12 +126,14 @@ def _key(session: str | None, call_id: str, owner: str) -> str:
 def _with_calls(message: Message, group: HiddenCallGroup) -> Message:
     """Insert the calls in the order the model made them: some providers sign only the first."""
     parts: list[Part] = []
-    left = list(group.pairs)
+    before: dict[str, list[HiddenCall]] = {}
+    for call in group.pairs:
+        before.setdefault(call.before, []).append(call)
     for part in message.parts:
         if isinstance(part, ToolCall):
-            parts += [_call(call) for call in left if call.before == part.id]
-            left = [call for call in left if call.before != part.id]
+            parts += map(_call, before.pop(part.id, ()))
         parts.append(part)
+    left = (call for call in group.pairs if call.before in before)
     return replace(message, parts=(*parts, *map(_call, left)))
 
 
@@ -139,9 +143,10 @@ def _call(call: HiddenCall) -> ToolCall:
 
 def _first_result(messages: Sequence[Message], at: int, group: HiddenCallGroup) -> int | None:
     """Return the index of the message with the client's first results to the same answer."""
+    ids = frozenset(group.ids)
     for place in range(at + 1, len(messages)):
         parts = messages[place].parts
-        if any(isinstance(part, ToolResult) and part.call_id in group.ids for part in parts):
+        if any(isinstance(part, ToolResult) and part.call_id in ids for part in parts):
             return place
         if messages[place].role == "assistant":
             return None

@@ -54,14 +54,14 @@ class RoundMerger:
         self._texts: set[int] = set()
         self._unstarted: dict[int, Text] = {}
         """Text parts without content, which the client has not seen."""
-        self._held: dict[int, str] = {}
+        self._held: dict[int, list[str]] = {}
         """Trailing white space by part; it is sent with the text behind it."""
-        self._opening = ""
+        self._opening: list[str] = []
         """White space of earlier parts before the first text of the answer."""
         self._open_text: int | None = None
         self._has_text = False
         self._begins_text = False
-        self._lead = ""
+        self._lead: list[str] = []
         self._can_extend = False
         self._calls = False
         self._rounds = 1
@@ -79,7 +79,7 @@ class RoundMerger:
         self._add_round_usage()
         self._rounds += 1
         self._indexes = {}
-        self._lead = self._opening = ""
+        self._lead, self._opening = [], []
         self._begins_text = not (seamless and self._has_text)
         if self._begins_text:
             self._drop_held_lines()
@@ -174,17 +174,21 @@ class RoundMerger:
         if index not in self._texts:
             self._shown = True
             return [replace(event, index=index)]
-        text, held = event.text, self._held.pop(index, "")
+        text, held = event.text, self._held.pop(index, [])
         if self._begins_text:
             text = self._without_blank_lines(text)
             self._begins_text = not text
-            held += _BLANK if text and self._has_text else ""
-        if not self._has_text:
-            held, self._opening = self._opening + held, ""
-        whole = held + text
-        sent = whole.rstrip()
-        if len(sent) != len(whole):
-            self._held[index] = whole[len(sent) :]
+            held += [_BLANK] if text and self._has_text else []
+        if self._opening and not self._has_text:
+            self._opening += held
+            held, self._opening = self._opening, []
+        kept = text.rstrip()
+        sent = "".join(held) + kept if kept else ""
+        if kept:
+            held = []
+        if held or len(kept) != len(text):
+            held.append(text[len(kept) :])
+            self._held[index] = held
         if not sent and not event.logprobs:
             return []
         self._has_text = self._has_text or bool(sent)
@@ -198,12 +202,12 @@ class RoundMerger:
 
     def _without_blank_lines(self, text: str) -> str:
         """Return the text from its first line that is not blank; an empty text before that line."""
-        self._lead += text
-        content = self._lead.lstrip()
+        content = text.lstrip()
+        self._lead.append(text[: len(text) - len(content)])
         if not content:
             return ""
-        blank = self._lead[: len(self._lead) - len(content)]
-        self._lead = ""
+        blank = "".join(self._lead)
+        self._lead = []
         return blank[max(blank.rfind("\n"), blank.rfind("\r")) + 1 :] + content
 
     def _finished(self, event: PartFinished) -> Iterable[Event]:
@@ -222,9 +226,10 @@ class RoundMerger:
         if self._open_text is None:
             return
         index, self._open_text = self._open_text, None
-        held = self._held.pop(index, "")
+        held = "".join(self._held.pop(index, ()))
         if more_text and not self._has_text:
-            self._opening, held = self._opening + held, ""
+            self._opening.append(held)
+            held = ""
         if not held and index in self._unstarted and (more_text or self._rounds > 1):
             del self._unstarted[index]
             self._texts.remove(index)
@@ -238,7 +243,7 @@ class RoundMerger:
     def _drop_held_lines(self) -> None:
         """Drop the line ends behind the last text: a blank line follows it. Without a text, drop all."""
         for index, held in self._held.items():
-            self._held[index] = _LINE_END.split(held, maxsplit=1)[0] if self._has_text else ""
+            self._held[index] = [_LINE_END.split("".join(held), maxsplit=1)[0]] if self._has_text else []
 
     def _add_round_usage(self) -> None:
         usage, self._usage = self._usage, None

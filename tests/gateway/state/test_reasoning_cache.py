@@ -16,7 +16,12 @@ from routecodex.canon.events import (
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.gateway.state.reasoning_cache import CallReasoning, ReasoningCache, ReasoningRecorder
+from routecodex.gateway.state.reasoning_cache import (
+    CallReasoning,
+    ReasoningCache,
+    ReasoningRecorder,
+    size_of,
+)
 
 REASONING = Reasoning("Hm, yes.", signature="signed", origin="owner")
 ANSWER: list[Event] = [
@@ -145,7 +150,8 @@ def cached_ids(cache: ReasoningCache, *ids: int) -> list[int]:
 
 
 def cache_call(cache: ReasoningCache, number: int, text: str = "x") -> None:
-    cache.keep(f"call_{number}", CallReasoning("owner", (Reasoning(text, signature="s"),), None))
+    parts = (Reasoning(text, signature="s"),)
+    cache.keep(f"call_{number}", CallReasoning("owner", parts, None, size_of(parts)))
 
 
 def test_the_oldest_calls_are_evicted_first() -> None:

@@ -3,10 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routecodex.canon.parts import Text
 from routecodex.canon.response import fold
-from routecodex.protocols.gemini.content import citations
+from routecodex.protocols.gemini.content import GroundedText, citations
 from tests.protocols.gemini.test_decode_stream import chunk, decode, frames
 
 PAGE = {"web": {"uri": "https://a.example", "title": "A"}}
@@ -25,8 +27,8 @@ def cited(start: int, end: int) -> dict[str, Any]:
 def test_positions_are_in_characters() -> None:
     text = "Grüße, 世界!"
     start, end = (len(text[:at].encode()) for at in (7, 9))
-    assert citations(grounded(start, end), text) == [cited(7, 9)]
-    assert citations(grounded(0, 99), text) == [cited(0, len(text))]
+    assert citations(grounded(start, end), GroundedText(text)) == [cited(7, 9)]
+    assert citations(grounded(0, 99), GroundedText(text)) == [cited(0, len(text))]
 
 
 def test_citations_that_come_with_the_signature_belong_to_the_text_before() -> None:
@@ -62,4 +64,14 @@ def test_malformed_grounding_is_skipped(grounding: Any) -> None:
 def test_malformed_positions_become_zero() -> None:
     grounding = grounded(0, 0)
     grounding["groundingSupports"][0]["segment"] = {"startIndex": "x", "endIndex": None}
-    assert citations(grounding, "A") == [cited(0, 0)]
+    assert citations(grounding, GroundedText("A")) == [cited(0, 0)]
+
+
+@given(st.lists(st.text(st.sampled_from("aé世🦊"), max_size=900), max_size=4), st.integers(0, 9000))
+def test_byte_offsets_are_counted_in_characters(texts: list[str], offset: int) -> None:
+    grounded_text = GroundedText()
+    for text in texts:
+        grounded_text.add(text)
+        grounded_text.char_offset(1)
+    data = "".join(texts).encode()
+    assert grounded_text.char_offset(offset) == len(data[:offset].decode("utf-8", "ignore"))

@@ -357,6 +357,7 @@ def test_streamed_arguments_that_the_token_limit_cuts_off_stay_incomplete() -> N
         argument("$"),
         argument("$.a[", stringValue="x"),
         argument("$.a[999999999]", stringValue="x"),
+        argument(f"$.a[{'9' * 5000}]", stringValue="x"),
         argument("$[0]", stringValue="x"),
         {"jsonPath": 5},
         "text",
@@ -365,3 +366,23 @@ def test_streamed_arguments_that_the_token_limit_cuts_off_stay_incomplete() -> N
 def test_malformed_pieces_of_arguments_are_skipped(odd: Any) -> None:
     stream = frames(chunk(piece(odd, name="look", more=False)), chunk(piece(more=False), finishReason="STOP"))
     assert fold(decode(stream)).parts == (ToolCall("call_r1_0", "look", "{}"),)
+
+
+def test_arrays_of_streamed_arguments_together_stay_small() -> None:
+    deep = [argument(f"$.a{number}" + "[9000]" * 50, stringValue="x") for number in range(20)]
+    stream = frames(
+        chunk(piece(*deep, name="look", more=False)), chunk(piece(more=False), finishReason="STOP")
+    )
+    (call,) = fold(decode(stream)).parts
+    assert isinstance(call, ToolCall)
+    assert call.arguments.count("null") <= 10_000
+
+
+def test_a_streamed_text_goes_on_after_whole_arguments_that_replace_it() -> None:
+    parts = [
+        piece(argument("$.a", stringValue="one ", willContinue=True), name="look"),
+        {"functionCall": {"args": {"a": "two ", "b": 1}, "willContinue": True}},
+        piece(argument("$.a", stringValue="three"), more=False),
+    ]
+    stream = frames(*(chunk(part) for part in parts), chunk({"text": ""}, finishReason="STOP"))
+    assert fold(decode(stream)).parts == (ToolCall("call_r1_0", "look", '{"a":"two three","b":1}'),)

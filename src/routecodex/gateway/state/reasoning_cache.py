@@ -9,7 +9,7 @@ are no secrets: with several clients, reasoning is restored for the client alone
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -34,12 +34,16 @@ class CallReasoning(Struct, frozen=True):
     provider: str
     parts: tuple[Reasoning, ...]
     signature: str | None
+    parts_size: int
 
     @property
     def size(self) -> int:
-        return sum(len(part.text) + len(part.signature or "") for part in self.parts) + len(
-            self.signature or ""
-        )
+        return self.parts_size + len(self.signature or "")
+
+
+def size_of(parts: Iterable[Reasoning]) -> int:
+    """Return the size of reasoning; counted once for all calls of an answer, which share it."""
+    return sum(len(part.text) + len(part.signature or "") for part in parts)
 
 
 class ReasoningCache:
@@ -142,11 +146,11 @@ class ReasoningRecorder:
         for known in filter(None, begun):
             self._cache.owners.record(self._provider, known)
         parts = tuple(self._complete(index) for index in self._reasoning)
-        signed = any(part.signature for part in parts)
+        signed, size = any(part.signature for part in parts), size_of(parts)
         for index, call in self._calls.items():
             signature = "".join(self._signatures.get(index, ())) or call.signature
             if signed or signature:
-                reasoning = CallReasoning(self._provider, parts, signature)
+                reasoning = CallReasoning(self._provider, parts, signature, size)
                 self._cache.keep(call.id, reasoning, owner=self._owner)
 
     def _complete(self, index: int) -> Reasoning:

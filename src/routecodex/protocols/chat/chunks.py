@@ -314,62 +314,66 @@ class CallPosition:
         self.names: Final = names
 
 
-class _KnownCall:
-    """Index and id of a call as the upstream sent them."""
-
-    __slots__ = ("id", "index", "named")
-
-    def __init__(self, index: int | None, id: str | None) -> None:
-        self.index = index
-        self.id = id
-        self.named = False
-
-
 class ToolCallIndex:
     """The calls of one choice in the order in which they began; their numbers count from 0.
 
     OpenAI's API reference has an `index` in every delta and the id in the first. Upstreams deviate: no index
-    at all, index 0 for every call, the id or the name in every delta.
+    at all, index 0 for every call, the id or the name in every delta. Calls are looked up, not searched for:
+    a stream may have thousands.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_by_id", "_by_index", "_by_place", "_named")
 
     def __init__(self) -> None:
-        self._known: list[_KnownCall] = []
+        self._named: list[bool] = []
+        self._by_index: dict[int, int] = {}
+        """The last call with an index."""
+        self._by_id: dict[str, int] = {}
+        self._by_place: dict[tuple[int, str], int] = {}
+        """The first call with an id, and with an index and an id."""
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._named)
 
     def locate(self, delta: WireToolCallDelta) -> CallPosition:
         """Return the position of this delta; only the first delta with a name counts as naming."""
         number = self._find(delta)
         begins = number is None
         if number is None:
-            number = len(self._known)
-            self._known.append(_KnownCall(delta.index, delta.id))
-        call = self._known[number]
-        names = bool(delta.name) and not call.named
-        call.named = call.named or names
+            number = self._add(delta.index, delta.id)
+        names = bool(delta.name) and not self._named[number]
+        if names:
+            self._named[number] = True
         return CallPosition(number, begins=begins, names=names)
+
+    def _add(self, index: int | None, id: str | None) -> int:
+        number = len(self._named)
+        self._named.append(False)
+        if index is not None:
+            self._by_index[index] = number
+        if id:
+            self._by_id.setdefault(id, number)
+            if index is not None:
+                self._by_place.setdefault((index, id), number)
+        return number
 
     def _find(self, delta: WireToolCallDelta) -> int | None:
         """Find the call by index and id, else by index, else take the last if the delta has neither."""
-        known = self._known
-        near = [
-            number for number, call in enumerate(known) if delta.index is None or call.index == delta.index
-        ]
-        if delta.id:
+        index, id, count = delta.index, delta.id, len(self._named)
+        if id:
             # With index 0 for every call, only the id tells them apart.
-            for number in near:
-                if known[number].id == delta.id:
-                    return number
-        awaits_name = bool(known) and not known[-1].named
-        if delta.name and (delta.id or (delta.index is None and not awaits_name)):
+            found = self._by_id.get(id) if index is None else self._by_place.get((index, id))
+            if found is not None:
+                return found
+        awaits_name = count > 0 and not self._named[-1]
+        if delta.name and (id or (index is None and not awaits_name)):
             return None
-        if near:
-            return near[-1]
+        last = count - 1 if count else None
+        near = last if index is None else self._by_index.get(index)
+        if near is not None:
+            return near
         # A delta without id and name does not begin a call, whatever its index.
-        return None if delta.name or delta.id or not known else len(known) - 1
+        return None if delta.name or id else last
 
 
 def is_valid_call(call: WireToolCallDelta, position: CallPosition) -> bool:

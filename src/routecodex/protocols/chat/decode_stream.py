@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from msgspec import Raw
 
@@ -48,25 +49,53 @@ from routecodex.wire.frame import Frame
 from routecodex.wire.json import ABSENT, decode_raw
 from routecodex.wire.sse import Frames, FrameTooLarge
 
+_MOST_READINGS: Final = 8
+"""Times that the arguments of a call are read while they grow."""
+
 _EMPTY_PARTS: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
 
 
 class _Call:
     """A tool call while it arrives; `announced` once its PartStarted was sent."""
 
-    __slots__ = ("announced", "arguments", "custom", "finished", "id", "index")
+    __slots__ = ("_pieces", "_read", "_size", "announced", "custom", "finished", "grown", "id", "index")
 
     def __init__(self, id: str | None) -> None:
         self.id = id
+        self.grown = False
         self.index = -1
         self.announced = False
         self.custom = False
-        self.arguments = ""
         self.finished = False
+        self._pieces: list[str] = []
+        self._size = 0
+        self._read = 0
+
+    def add(self, text: str) -> None:
+        """Add a piece of the arguments."""
+        self._pieces.append(text)
+        self._size += len(text)
+
+    def arguments(self) -> str:
+        """Return the arguments so far."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def is_whole(self) -> bool:
+        """Whether its arguments are complete JSON."""
+        return json.is_whole(self.arguments())
+
+    def seems_whole(self) -> bool:
+        """Do the same, but do not read the same arguments again and again: the answer is then False."""
+        if self._read > _MOST_READINGS * self._size:
+            return False
+        self._read += self._size
+        return self.is_whole()
 
     def is_half(self) -> bool:
         """Whether its arguments are incomplete JSON; the input of a custom tool is free text."""
-        return bool(self.arguments) and not self.custom and not json.is_whole(self.arguments)
+        return self._size > 0 and not self.custom and not self.is_whole()
 
 
 class ChunkDecoder:
@@ -79,6 +108,8 @@ class ChunkDecoder:
         self._next = 0
         self._open: tuple[str, int] | None = None
         self._calls: list[_Call] = []
+        self._grown: list[_Call] = []
+        """Calls that were announced, or whose arguments have grown, since the last call began."""
         self._index = ToolCallIndex()
         self._answer_id: str | None = None
         self._call_prefix = ""
@@ -131,7 +162,7 @@ class ChunkDecoder:
         self._add_encrypted(out)
         for call in self._calls:
             self._finish_call(call, out)
-        whole = all(json.is_whole(call.arguments) for call in self._calls)
+        whole = all(call.is_whole() for call in self._calls)
         end = finish.infer("chat", self.finish_reason, has_calls=bool(self._calls), calls_whole=whole)
         if end.reason == "error":
             out.append(Failed(upstream_errors.stream_broken(end.upstream_reason)))
@@ -179,13 +210,13 @@ class ChunkDecoder:
     def _detailed_reasoning(self, delta: WireDelta) -> str:
         """Return the reasoning in `reasoning_details`, with a blank line between entries."""
         opened = self._open is not None and self._open[0] == "reasoning"
-        reasoning = ""
+        pieces: list[str] = []
         for index, text in reasoning_details_of(delta):
-            if index != self._details_index and (opened or reasoning):
-                reasoning += TEXT_SEPARATOR
+            if index != self._details_index and (opened or pieces):
+                pieces.append(TEXT_SEPARATOR)
             self._details_index = index
-            reasoning += text
-        return reasoning
+            pieces.append(text)
+        return "".join(pieces)
 
     def _note_cited_text(self, text: str) -> None:
         part = self._open[1] if self._open is not None else -1
@@ -257,7 +288,8 @@ class ChunkDecoder:
             call.custom = delta.is_custom
             self._open_call(call, delta.name or "", out)
         if text and not call.finished:
-            call.arguments += text
+            call.add(text)
+            self._note_growth(call)
             if call.announced:
                 out.append(ArgumentsDelta(call.index, text))
 
@@ -265,11 +297,12 @@ class ChunkDecoder:
         """Announce a call once its name is known, with the arguments received so far."""
         self._close_block(out)
         call.index, call.announced = self._take_index(), True
+        self._note_growth(call)
         out.append(
             PartStarted(call.index, ToolCall(call.id or self._new_id(call.index), name, custom=call.custom))
         )
-        if call.arguments:
-            out.append(ArgumentsDelta(call.index, call.arguments))
+        if arguments := call.arguments():
+            out.append(ArgumentsDelta(call.index, arguments))
 
     def _new_id(self, index: int) -> str:
         """Return an id for a call to which the upstream gave none."""
@@ -277,10 +310,17 @@ class ChunkDecoder:
             self._call_prefix = call_prefix(self._answer_id)
         return f"{self._call_prefix}_{index}"
 
+    def _note_growth(self, call: _Call) -> None:
+        if not call.grown:
+            call.grown = True
+            self._grown.append(call)
+
     def _finish_whole_calls(self, out: list[StreamItem]) -> None:
         """Close the calls with complete arguments; interleaved ones stay open."""
-        for call in self._calls:
-            if call.announced and not call.custom and json.is_whole(call.arguments):
+        grown, self._grown = self._grown, []
+        for call in grown:
+            call.grown = False
+            if call.announced and not call.custom and not call.finished and call.seems_whole():
                 self._finish_call(call, out)
 
     def _finish_call(self, call: _Call, out: list[StreamItem]) -> None:

@@ -22,6 +22,9 @@ _DEFAULT_TYPES: dict[MediaKind, str] = {
 _MEDIA_FIELDS = frozenset({"inlineData", "fileData"})
 _STANDARD = str.maketrans("-_", "+/")
 _FENCE = "```"
+_BACKTICKS = re.compile("`+")
+_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+_BLOCK = 1024
 
 
 def decode_media(part: dict[str, Json]) -> Media | None:
@@ -128,22 +131,64 @@ def _fenced(code: str | None, language: str) -> Text | None:
     """Return the code as a fenced block; the fence does not occur in the code."""
     if not code:
         return None
-    fence = _FENCE
-    while fence in code:
-        fence += "`"
+    longest = max(map(len, _BACKTICKS.findall(code)), default=0)
+    fence = _FENCE if longest < len(_FENCE) else "`" * (longest + 1)
     return Text(f"\n{fence}{language}\n{code.rstrip()}\n{fence}\n")
 
 
-def citations(grounding: Json, text: str) -> list[Json]:
+class GroundedText:
+    """The text of an answer while it grows; finds characters by their offset in UTF-8 bytes.
+
+    Google counts bytes (API reference, `Segment`). Thousands of citations may refer to a long text, so the
+    characters are counted once, by blocks.
+    """
+
+    __slots__ = ("_added", "_before", "_data")
+
+    def __init__(self, text: str = "") -> None:
+        self._added = [text]
+        self._data = bytearray()
+        self._before = [0]
+        """Characters that begin before each block."""
+
+    def add(self, text: str) -> None:
+        self._added.append(text)
+
+    def char_offset(self, offset: Json) -> int:
+        """Return a byte offset as one in characters; one inside a character is that of the character."""
+        if not isinstance(offset, int) or offset <= 0:
+            return 0
+        self._encode_added()
+        data = self._data
+        offset = min(offset, len(data))
+        block = min(offset // _BLOCK, len(self._before) - 1)
+        begun: int = self._before[block] + _count_chars(data[block * _BLOCK : offset])
+        return begun - 1 if offset < len(data) and 0x80 <= data[offset] < 0xC0 else begun
+
+    def _encode_added(self) -> None:
+        if not self._added:
+            return
+        self._data += "".join(self._added).encode("utf-8", "replace")
+        self._added = []
+        while len(self._data) >= len(self._before) * _BLOCK:
+            end = len(self._before) * _BLOCK
+            self._before.append(self._before[-1] + _count_chars(self._data[end - _BLOCK : end]))
+
+
+def _count_chars(data: bytearray) -> int:
+    """Return how many characters begin in these bytes."""
+    return len(data.translate(None, _CONTINUATION_BYTES))
+
+
+def citations(grounding: Json, text: GroundedText) -> list[Json]:
     """Return the grounding of this text as `url_citation`s; malformed entries are skipped."""
     pages = [_object_field(chunk, "web") for chunk in list_field(grounding, "groundingChunks")]
-    data = text.encode("utf-8", "replace")
     cited = []
     for support in list_field(grounding, "groundingSupports"):
         segment = _object_field(support, "segment")
         position = {
-            "start_index": _char_offset(data, segment.get("startIndex")),
-            "end_index": _char_offset(data, segment.get("endIndex")),
+            "start_index": text.char_offset(segment.get("startIndex")),
+            "end_index": text.char_offset(segment.get("endIndex")),
         }
         cited += [{"type": "url_citation", **page, **position} for page in _cited_pages(support, pages)]
     return cited
@@ -155,11 +200,6 @@ def _cited_pages(support: Json, pages: list[dict[str, Json]]) -> Iterator[dict[s
         uri, title = page.get("uri"), page.get("title")
         if isinstance(uri, str) and uri:
             yield {"url": uri, "title": title if isinstance(title, str) else ""}
-
-
-def _char_offset(data: bytes, offset: Json) -> int:
-    """Return a byte offset as one in characters: Google counts UTF-8 bytes (API reference, `Segment`)."""
-    return len(data[:offset].decode("utf-8", "ignore")) if isinstance(offset, int) and offset > 0 else 0
 
 
 def _object_field(value: Json, field: str) -> dict[str, Json]:

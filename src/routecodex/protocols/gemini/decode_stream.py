@@ -27,7 +27,7 @@ from routecodex.canon.events import (
 from routecodex.canon.finish import infer
 from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols import codec
-from routecodex.protocols.gemini.content import citations, list_field, placeholder
+from routecodex.protocols.gemini.content import GroundedText, citations, list_field, placeholder
 from routecodex.protocols.gemini.errors import error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader
 from routecodex.protocols.gemini.partial_arguments import PartialArguments
@@ -126,6 +126,8 @@ class ChunkDecoder:
         self._open: type[Text] | type[Reasoning] | None = None
         self._sealed = False
         self._texts: list[str] = []
+        self._grounded: GroundedText | None = None
+        """The text of the open part, once there is grounding for it; `_texts` is what came since."""
         self._calls = 0
         self._partial: PartialArguments | None = None
         """The arguments of the open call, if they arrive in several parts."""
@@ -204,7 +206,7 @@ class ChunkDecoder:
             if value is not None:
                 self._extras[name] = value
         if candidate.grounding_metadata is not None and self._open is Text:
-            cited = citations(candidate.grounding_metadata, "".join(self._texts))
+            cited = citations(candidate.grounding_metadata, self._grounded_text())
             events += [AnnotationDelta(self._index, citation) for citation in cited]
         if candidate.finish_reason:
             self.finish_reason = candidate.finish_reason
@@ -270,6 +272,14 @@ class ChunkDecoder:
             self._open = None
             self._sealed = False
             self._texts = []
+            self._grounded = None
+
+    def _grounded_text(self) -> GroundedText:
+        if self._grounded is None:
+            self._grounded = GroundedText()
+        self._grounded.add("".join(self._texts))
+        self._texts = []
+        return self._grounded
 
 
 def raw_parts(data: bytes) -> list[dict[str, Json]]:

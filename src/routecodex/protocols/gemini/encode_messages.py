@@ -7,6 +7,7 @@ first in the content right after the calls. The encoder builds this from any his
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable
 
 from msgspec import Raw, Struct
@@ -47,31 +48,33 @@ def _pair_calls(messages: Iterable[Message]) -> list[_PairedCall]:
     belongs to the newest turn with a call of its id, and there to the first such call without a result.
     """
     paired: list[_PairedCall] = []
-    used: set[str] = set()
-    open_calls: dict[str, list[_PairedCall]] = {}
-    earlier: set[str] = set()
+    used: dict[str, int] = {}
+    open_calls: dict[str, tuple[int, deque[_PairedCall]]] = {}
+    turn = 0
     for message in messages:
-        if message.role != "assistant":
-            earlier = set(open_calls)
+        turn += message.role != "assistant"
         for part in message.parts:
             if isinstance(part, ToolCall):
                 call = _PairedCall(_unused_id(part.id, used), legal_name(part.name, part.namespace))
                 paired.append(call)
-                if part.id in earlier:
-                    earlier.discard(part.id)
-                    open_calls[part.id] = []
-                open_calls.setdefault(part.id, []).append(call)
-            elif isinstance(part, ToolResult) and open_calls.get(part.call_id):
-                open_calls[part.call_id].pop(0).result = part
+                if part.id not in open_calls or open_calls[part.id][0] != turn:
+                    open_calls[part.id] = turn, deque()
+                open_calls[part.id][1].append(call)
+            elif isinstance(part, ToolResult) and part.call_id in open_calls:
+                calls = open_calls[part.call_id][1]
+                if calls:
+                    calls.popleft().result = part
     return paired
 
 
-def _unused_id(id: str, used: set[str]) -> str:
-    unique, number = id, 1
+def _unused_id(id: str, used: dict[str, int]) -> str:
+    """Return an id that no other call has; `used` has the number that was tried last, by id."""
+    unique, number = id, used.get(id, 1)
     while unique in used:
         number += 1
         unique = f"{id}_{number}"
-    used.add(unique)
+    used[id] = number
+    used.setdefault(unique, 1)
     return unique
 
 
@@ -88,6 +91,8 @@ class Contents:
         self._calls = iter(_pair_calls(request.messages))
         self._call_ids: set[str] = set()
         self._open_calls: list[_PairedCall] = []
+        self._has_call = False
+        """Whether the last content, if it is one of the model, has a call."""
 
     def build(self, messages: Iterable[Message], *, system: str = "") -> list[dict[str, Json]]:
         """Return the contents; `system` is the system text for a model without system instructions."""
@@ -114,20 +119,22 @@ class Contents:
 
     def _assistant(self, message: Message) -> None:
         parts = [wire for part in message.parts if (wire := self._part(part)) is not None]
+        if not self._out or self._out[-1]["role"] != "model":
+            self._has_call = False
         self._add("model", parts)
-        if self._out and self._out[-1]["role"] == "model":
-            self._sign_first_call(self._out[-1]["parts"])
+        self._sign_first_call(parts)
 
     def _sign_first_call(self, parts: list[PartFields]) -> None:
-        """Sign the first call with Google's placeholder if it has no signature.
+        """Sign the first call of a content with Google's placeholder if it has no signature.
 
         Gemini 3 rejects a turn whose first call is unsigned, as calls of other models are (Google's docs,
         thought signatures).
         """
-        if not self._traits.signs_calls:
+        if not self._traits.signs_calls or self._has_call:
             return
         first = next((part for part in parts if "functionCall" in part), None)
         if first is not None:
+            self._has_call = True
             first.setdefault("thoughtSignature", SKIP_SIGNATURE)
 
     def _part(self, part: Part) -> PartFields | None:
@@ -264,10 +271,12 @@ class Contents:
         value = response_of(text, is_error=result.is_error, wrapper=wrapper)
         response = _response(call, value)
         response["functionResponse"].update(extras)
-        inline = [part for part in media if "inlineData" in part] if self._traits.media_results else []
+        if not self._traits.media_results:
+            return response, media
+        inline = [part for part in media if "inlineData" in part]
         if inline:
             response["functionResponse"]["parts"] = inline
-        return response, [part for part in media if part not in inline]
+        return response, [part for part in media if "inlineData" not in part]
 
 
 def _response(call: _PairedCall, response: Json) -> PartFields:

@@ -128,8 +128,10 @@ def _tool_config(request: Request, options: EncodeOptions, *, notices: Notices) 
         return config
     mode = _mode(choice, options, notices=notices)
     calling: dict[str, Json] = {"mode": mode}
-    chosen = [tool for name in choice.names for tool in offered if tool.name == name]
-    names = [legal_name(tool.name, tool.namespace) for tool in chosen]
+    by_name: dict[str, list[str]] = {}
+    for tool in offered:
+        by_name.setdefault(tool.name, []).append(legal_name(tool.name, tool.namespace))
+    names = [name for chosen in dict.fromkeys(choice.names) for name in by_name.get(chosen, ())]
     if choice.names and not names:
         notices.dropped("tool_choice", "the tool it names is not on offer here")
         return config

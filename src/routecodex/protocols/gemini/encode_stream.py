@@ -10,6 +10,8 @@ chunk, so the connection is aborted after it; then that SDK throws too.
 
 from __future__ import annotations
 
+from collections import deque
+
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
@@ -145,6 +147,8 @@ class StreamEncoder(codec.StreamEncoder):
         self._reply = reply
         self._encoder = PartEncoder(reply)
         self._open_parts: dict[int, _OpenPart] = {}
+        self._order: deque[int] = deque()
+        """Indexes of the open parts in order of their start: the first is written, the others wait."""
         self._usage: Usage | None = None
         self._chars = 0
         self._citations: list[Json] = []
@@ -179,6 +183,8 @@ class StreamEncoder(codec.StreamEncoder):
                 return b""
 
     def _start(self, event: PartStarted) -> bytes:
+        if event.index not in self._open_parts:
+            self._order.append(event.index)
         self._open_parts[event.index] = _OpenPart(event.part, [], [], [])
         part = event.part
         if not isinstance(part, Text | Refusal | Reasoning) or not part.text:
@@ -190,7 +196,7 @@ class StreamEncoder(codec.StreamEncoder):
         part = self._open_parts.get(event.index)
         if part is None:
             return b""
-        if event.index != next(iter(self._open_parts)):
+        if event.index != self._order[0]:
             part.waiting.append(event)
             return b""
         out = self._write(event, part)
@@ -198,14 +204,15 @@ class StreamEncoder(codec.StreamEncoder):
 
     def _release(self) -> bytes:
         """Return the frames of parts that waited for the current part to end."""
-        out = b""
-        while self._open_parts:
-            index, part = next(iter(self._open_parts.items()))
+        out: list[bytes] = []
+        while self._order:
+            index = self._order[0]
+            part = self._open_parts[index]
             waiting, part.waiting = part.waiting, []
-            out += b"".join([self._write(event, part) for event in waiting])
+            out += [self._write(event, part) for event in waiting]
             if index in self._open_parts:
                 break
-        return out
+        return b"".join(out)
 
     def _write(self, event: _PartEvent, part: _OpenPart) -> bytes:
         match event:
@@ -223,6 +230,7 @@ class StreamEncoder(codec.StreamEncoder):
                 self._citations.append(event.annotation)
             case PartFinished():
                 del self._open_parts[event.index]
+                self._order.popleft()
                 return self._end_part(part)
         return b""
 

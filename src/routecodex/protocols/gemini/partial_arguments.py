@@ -13,11 +13,11 @@ from typing import Any
 from routecodex.canon.parts import Json
 from routecodex.wire import json
 
-_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+_STEP = re.compile(r"""\.([^.\[\]]+)|\[([0-9]{1,4})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 _ESCAPED = re.compile(r"\\(.)")
 _VALUES = ("stringValue", "numberValue", "boolValue")
 _MOST_ELEMENTS = 10_000
-"""Arrays are filled up to an index; a larger index is not one of a real call."""
+"""Arrays are filled up to an index, all those of a call together up to this size; no real call needs more."""
 
 
 class PartialArguments:
@@ -26,39 +26,75 @@ class PartialArguments:
     def __init__(self) -> None:
         self._value: Any = {}
         self._open_path: str | None = None
+        self._elements = 0
+        self._place: tuple[Any, str | int] | None = None
+        self._root: str | int = ""
+        self._text: list[str] = []
+        """Pieces of the text at the open path, which belong at `_place` below the key `_root`."""
 
     def add(self, partial_args: Json) -> None:
         """Add the `partialArgs` of one part; malformed ones are skipped."""
         for partial in partial_args if isinstance(partial_args, list) else ():
             path = partial.get("jsonPath") if isinstance(partial, dict) else None
-            if isinstance(path, str) and (steps := _steps(path)):
-                self._set(steps, partial, continues=path == self._open_path)
-                self._open_path = path if partial.get("willContinue") else None
+            if not isinstance(path, str):
+                continue
+            value = next((partial[name] for name in _VALUES if partial.get(name) is not None), None)
+            continues = path == self._open_path
+            if continues and self._place is not None and isinstance(value, str | None):
+                self._text.append(value or "")
+            elif steps := _steps(path):
+                self._join_text()
+                self._set(steps, value, continues=continues)
+            else:
+                continue
+            self._open_path = path if partial.get("willContinue") else None
 
     def merge(self, arguments: Json) -> None:
         """Add whole arguments that a part has besides."""
         if isinstance(arguments, dict):
+            if self._root in arguments:
+                self._join_text()
             self._value.update(arguments)
 
     def text(self, *, complete: bool) -> str:
         """Return the arguments as JSON; those of an incomplete call lack their last brace."""
+        self._join_text()
         text = json.encode(self._value).decode()
         return text if complete else text[:-1]
 
-    def _set(self, steps: list[str | int], partial: dict[str, Json], *, continues: bool) -> None:
+    def _join_text(self) -> None:
+        """Put the pieces of the open text in their place."""
+        if self._place is not None:
+            holder, step = self._place
+            holder[step] = "".join(self._text)
+            self._place = None
+
+    def _set(self, steps: list[str | int], value: Json, *, continues: bool) -> None:
         *parents, last = steps
         holder = self._value
         for step, following in zip(parents, steps[1:], strict=True):
             inner = _get(holder, step)
             if not isinstance(inner, list if isinstance(following, int) else dict):
                 inner = [] if isinstance(following, int) else {}
-                _put(holder, step, inner)
+                if not self._put(holder, step, inner):
+                    return
             holder = inner
-        value = next((partial[name] for name in _VALUES if partial.get(name) is not None), None)
         before = _get(holder, last)
         if continues and isinstance(before, str) and isinstance(value, str | None):
             value = before + (value or "")
-        _put(holder, last, value)
+        if self._put(holder, last, value) and isinstance(value, str):
+            self._place, self._root, self._text = (holder, last), steps[0], [value]
+
+    def _put(self, holder: Any, step: str | int, value: Json) -> bool:
+        """Put a value in its place; return False if an array would become too long."""
+        if isinstance(step, int) and step >= len(holder):
+            added = step + 1 - len(holder)
+            if self._elements + added > _MOST_ELEMENTS:
+                return False
+            self._elements += added
+            holder.extend([None] * added)
+        holder[step] = value
+        return True
 
 
 def _steps(path: str) -> list[str | int]:
@@ -73,20 +109,10 @@ def _steps(path: str) -> list[str | int]:
         quoted = single if single is not None else double
         steps.append(int(index) if index is not None else name or _ESCAPED.sub(r"\1", quoted or ""))
         at = found.end()
-    return steps if steps and isinstance(steps[0], str) and _are_small(steps) else []
-
-
-def _are_small(steps: list[str | int]) -> bool:
-    return all(isinstance(step, str) or step < _MOST_ELEMENTS for step in steps)
+    return steps if steps and isinstance(steps[0], str) else []
 
 
 def _get(holder: Any, step: str | int) -> Any:
     if isinstance(step, int):
         return holder[step] if step < len(holder) else None
     return holder.get(step)
-
-
-def _put(holder: Any, step: str | int, value: Json) -> None:
-    if isinstance(step, int):
-        holder.extend([None] * (step + 1 - len(holder)))
-    holder[step] = value

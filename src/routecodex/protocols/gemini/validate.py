@@ -6,6 +6,8 @@ optional in Google's API.
 
 from __future__ import annotations
 
+from collections import deque
+
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.gemini.field_names import camel_keys, has_snake_case
@@ -144,44 +146,68 @@ def _check_name(name: str | None, where: str) -> None:
         raise BadRequest(f"{where}: a name may not contain NUL", param=where, code="invalid_value")
 
 
-class CallMatcher:
-    """Pairs the calls and results of a history; `call` and `result` return the canonical call ids."""
+class _OpenCall:
+    """A call that may still get a result."""
 
-    __slots__ = ("_earlier", "_names", "_open")
+    __slots__ = ("answered", "id")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.answered = False
+
+
+class CallMatcher:
+    """Pairs the calls and results of a history; `call` and `result` return the canonical call ids.
+
+    Calls are looked up by id and by name, not searched for: a history may have thousands.
+    """
+
+    __slots__ = ("_by_id", "_by_name", "_names", "_turn")
 
     def __init__(self) -> None:
+        self._turn = 0
         self._names: dict[str, str] = {}
-        self._open: list[tuple[str, str]] = []
-        self._earlier: list[tuple[str, str]] = []
+        self._by_id: dict[str, list[_OpenCall]] = {}
+        self._by_name: dict[str, list[tuple[int, deque[_OpenCall]]]] = {}
+        """The calls of each turn with a name, the newest turn last."""
 
     def start_turn(self) -> None:
         """Start a new content of the model; its calls match before older open calls."""
-        self._earlier = self._open + self._earlier
-        self._open = []
+        self._turn += 1
 
     def call(self, name: str, *, id: str | None, at: tuple[int, int]) -> str:
         """Return the id of a call at (content, part): its own, or one made of its position."""
         call_id = id or f"call_{at[0]}_{at[1]}"
         self._names[call_id] = name
-        self._open.append((call_id, name))
+        opened = _OpenCall(call_id)
+        self._by_id.setdefault(call_id, []).append(opened)
+        turns = self._by_name.setdefault(name, [])
+        if not turns or turns[-1][0] != self._turn:
+            turns.append((self._turn, deque()))
+        turns[-1][1].append(opened)
         return call_id
 
     def result(self, name: str | None, *, id: str | None) -> str | None:
         """Return the id of the call that a result answers, or None if no call matches."""
         if id is not None and id in self._names:
-            self._close(id)
+            for call in self._by_id.pop(id, ()):
+                call.answered = True
             return id
-        for calls in (self._open, self._earlier):
-            for index, (call_id, called_name) in enumerate(calls):
-                if called_name == name:
-                    del calls[index]
-                    return call_id
-        return None
+        return None if name is None else self._take(name)
 
     def name(self, id: str) -> str | None:
         """Return the name of the tool that the call `id` called."""
         return self._names.get(id)
 
-    def _close(self, id: str) -> None:
-        self._open = [call for call in self._open if call[0] != id]
-        self._earlier = [call for call in self._earlier if call[0] != id]
+    def _take(self, name: str) -> str | None:
+        """Return the id of the first open call with this name in the newest turn that has one."""
+        turns = self._by_name.get(name, [])
+        while turns:
+            calls = turns[-1][1]
+            while calls:
+                call = calls.popleft()
+                if not call.answered:
+                    call.answered = True
+                    return call.id
+            turns.pop()
+        return None

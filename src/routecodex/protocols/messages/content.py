@@ -128,15 +128,27 @@ def _pieces(block: Fields) -> list[Media]:
     source = block["source"]
     content = source.get("content") if isinstance(source, dict) else None
     found: list[Media] = []
+    texts: list[str] = []
     for inner in content if isinstance(content, list) else ():
         piece = _piece(inner, block.get("title"))
         if piece is None:
             continue
-        if piece.text is not None and found and found[-1].text is not None:
-            found[-1] = replace(found[-1], text=f"{found[-1].text}\n\n{piece.text}")
-        else:
+        if piece.text is None:
+            _join_texts(found, texts)
             found.append(piece)
+        else:
+            if not texts:
+                found.append(piece)
+            texts.append(piece.text)
+    _join_texts(found, texts)
     return found
+
+
+def _join_texts(found: list[Media], texts: list[str]) -> None:
+    """Give the last piece the texts that belong to it, once and not text by text."""
+    if len(texts) > 1:
+        found[-1] = replace(found[-1], text="\n\n".join(texts))
+    texts.clear()
 
 
 def _piece(inner: Json, title: Json) -> Media | None:
@@ -266,17 +278,19 @@ class CallIds:
     Anthropic's API rejects a repeated `tool_use` id; some chat upstreams number the calls of every turn anew.
     """
 
-    __slots__ = ("_used",)
+    __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        """The number that was tried last, by id: a search for a free one goes on from there."""
 
     def fresh(self, value: str) -> str:
         """Return the id for one more call whose original id is `value`."""
         legal = legal_id(value)
-        unique, number = legal, 1
-        while unique in self._used:
+        unique, number = legal, self._numbers.get(legal, 1)
+        while unique in self._numbers:
             number += 1
             unique = legal_id(f"{legal}_{number}")
-        self._used.add(unique)
+        self._numbers[legal] = number
+        self._numbers.setdefault(unique, 1)
         return unique

@@ -75,7 +75,7 @@ class StreamDecoder(codec.StreamDecoder):
         self._ended = False
         self._open: dict[int, _OpenBlock] = {}
         self._parts = 0
-        self._calls: list[str] = []
+        self._callers: set[str] = set()
         self._last_call = ""
         self._usage = UsageCounter()
         self._stop_reason: str | None = None
@@ -181,7 +181,7 @@ class StreamDecoder(codec.StreamDecoder):
 
     def _open_block(self, index: int, block: dict[str, Any]) -> _OpenBlock:
         kind = block_type(block)
-        self._calls = open_calls(self._calls, block)
+        note_calls(self._callers, block)
         begin = _PART_STARTS.get(kind)
         if begin is None:
             opened = self._open[index] = _OpenBlock(kind, block, number=None)
@@ -297,7 +297,7 @@ class StreamDecoder(codec.StreamDecoder):
         end = finish.infer(
             NAME,
             self._stop_reason,
-            has_calls=bool(self._calls),
+            has_calls=bool(self._callers),
             calls_whole=not self._last_call or json.is_whole(self._last_call),
             sequence=self._sequence,
         )
@@ -346,8 +346,8 @@ def block_type(block: dict[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def open_calls(calls: list[str], block: dict[str, Any]) -> list[str]:
-    """Return the calls that a client has to answer after this block, each as the id of the call that made it.
+def note_calls(callers: set[str], block: dict[str, Any]) -> None:
+    """Note in `callers` which calls a client has to answer after this block: the ids of calls that made them.
 
     With programmatic tool calling (Anthropic, code_execution_20250825) code calls tools of the client; once
     the result of that code is in the answer, its calls are done and the answer may end with `end_turn`.
@@ -355,10 +355,9 @@ def open_calls(calls: list[str], block: dict[str, Any]) -> list[str]:
     kind = block_type(block)
     if kind == "tool_use":
         caller = block.get("caller")
-        return [*calls, str(caller.get("tool_id") or "") if isinstance(caller, dict) else ""]
-    if calls and kind.endswith("_tool_result"):
-        return [call for call in calls if not call or call != block.get("tool_use_id")]
-    return calls
+        callers.add(str(caller.get("tool_id") or "") if isinstance(caller, dict) else "")
+    elif kind.endswith("_tool_result") and (caller := block.get("tool_use_id")):
+        callers.discard(str(caller))
 
 
 def read_chunk(frame: Frame) -> StreamChunk | None:

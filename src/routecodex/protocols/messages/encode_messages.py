@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import deque
 from typing import Any
 
 from msgspec.structs import replace
@@ -86,22 +87,42 @@ def input_of(call: ToolCall) -> Fields:
 
 
 class _TurnBuilder:
-    """One message while it is built; `calls` are (original id, sent id), `results` are by sent id."""
+    """One message while it is built; `calls` are the sent ids, `results` are by sent id."""
 
     __slots__ = ("blocks", "calls", "extras", "results", "role")
 
     def __init__(self, role: str) -> None:
         self.role = role
         self.blocks: list[Fields] = []
-        self.calls: list[tuple[str, str]] = []
+        self.calls: list[str] = []
         self.results: dict[str, Fields] = {}
         self.extras: Fields = {}
 
-    def open_call_id(self, call_id: str) -> str | None:
-        """Return the sent id of the first call with this id that has no result yet."""
-        return next(
-            (id for original, id in self.calls if original == call_id and id not in self.results), None
-        )
+
+class _OpenCalls:
+    """Open calls: a result belongs to the newest turn with its id, and there to the first call."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self) -> None:
+        self._turns: dict[str, list[tuple[_TurnBuilder, deque[str]]]] = {}
+
+    def add(self, call_id: str, turn: _TurnBuilder, *, sent_id: str) -> None:
+        turns = self._turns.setdefault(call_id, [])
+        if not turns or turns[-1][0] is not turn:
+            turns.append((turn, deque()))
+        turns[-1][1].append(sent_id)
+
+    def take(self, call_id: str) -> tuple[_TurnBuilder, str] | None:
+        """Return the turn and the sent id of the call that a result answers."""
+        turns = self._turns.get(call_id)
+        if not turns:
+            return None
+        turn, sent_ids = turns[-1]
+        sent_id = sent_ids.popleft()
+        if not sent_ids:
+            turns.pop()
+        return turn, sent_id
 
 
 class _ConversationBuilder:
@@ -112,6 +133,7 @@ class _ConversationBuilder:
         self._options = options
         self._notices = notices
         self._ids = CallIds()
+        self._open_calls = _OpenCalls()
         self._turns: list[_TurnBuilder] = []
 
     def add(self, message: Message) -> None:
@@ -130,7 +152,7 @@ class _ConversationBuilder:
     def finish(self) -> list[Fields]:
         out: list[Fields] = []
         for turn in self._turns:
-            results = [turn.results.get(id) or _no_result(id) for _, id in turn.calls]
+            results = [turn.results.get(id) or _no_result(id) for id in turn.calls]
             _append(out, turn.role, blocks=turn.blocks, extras=turn.extras)
             _append(out, "user", blocks=results, extras={})
         if not out or out[0]["role"] == "assistant":
@@ -190,19 +212,21 @@ class _ConversationBuilder:
 
     def _add_call(self, turn: _TurnBuilder, call: ToolCall) -> None:
         id = self._ids.fresh(call.id)
-        turn.calls.append((call.id, id))
+        turn.calls.append(id)
+        self._open_calls.add(call.id, turn, sent_id=id)
         block: Fields = {"type": "tool_use", "id": id, "name": flat_call(call), "input": input_of(call)}
         if self._source == NAME:
             block.update(call.extras or {})
         turn.blocks.append(_with_cache_control(block, call.cache, source=self._source))
 
     def _add_result(self, turn: _TurnBuilder, result: ToolResult) -> None:
-        calling, id = self._find_call(result.call_id)
+        found = self._open_calls.take(result.call_id)
         blocks = [inner for part in result.parts if (inner := self._plain(part)) is not None]
-        if calling is None or id is None:
+        if found is None:
             self._notices.dropped("tool result id", "its call is not in the conversation; sent as content")
             turn.blocks.extend(blocks)
             return
+        calling, id = found
         block: Fields = {"type": "tool_result", "tool_use_id": id}
         if result.is_error:
             block["is_error"] = True
@@ -212,13 +236,6 @@ class _ConversationBuilder:
         if self._source == NAME:
             block.update(result.extras or {})
         calling.results[id] = _with_cache_control(block, result.cache, source=self._source)
-
-    def _find_call(self, call_id: str) -> tuple[_TurnBuilder | None, str | None]:
-        for turn in reversed(self._turns):
-            id = turn.open_call_id(call_id)
-            if id is not None:
-                return turn, id
-        return None, None
 
     def _add_reasoning(self, turn: _TurnBuilder, part: Reasoning) -> None:
         if turn.role != "assistant":

@@ -171,7 +171,8 @@ def _output_config(
 def _tool_fields(request: Request, options: EncodeOptions, notices: Notices) -> Fields:
     choice = request.tool_choice
     shared = choice is not None and choice.mode == "tool" and _chosen_name(request) is None
-    allowed = choice.names if choice is not None and (shared or choice.mode in ("auto", "required")) else ()
+    named = choice is not None and (shared or choice.mode in ("auto", "required"))
+    allowed = frozenset(choice.names) if choice is not None and named else frozenset()
     offered = [tool for tool in request.tools if not allowed or tool.name in allowed]
     tools = [entry for tool in offered if (entry := _tool(tool, request, options, notices)) is not None]
     if not tools:

@@ -6,6 +6,7 @@ Anthropic docs, "Streaming messages": one block is open at a time, so events of 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -143,7 +144,7 @@ class StreamEncoder(codec.StreamEncoder):
         self._blocks = 0
         self._open: int | None = None
         self._parts: dict[int, _Part] = {}
-        self._waiting: dict[int, list[_PartEvent]] = {}
+        self._waiting: OrderedDict[int, list[_PartEvent]] = OrderedDict()
 
     def encode(self, event: Event) -> bytes:
         return _ANSWER_HANDLERS.get(type(event), StreamEncoder._encode_or_queue)(self, event)
@@ -196,8 +197,8 @@ class StreamEncoder(codec.StreamEncoder):
         """Encode queued events until a block is open again."""
         out: list[bytes] = []
         while self._open is None and self._waiting:
-            index = next(iter(self._waiting))
-            out.extend(map(self._write, self._waiting.pop(index)))
+            _, events = self._waiting.popitem(last=False)
+            out.extend(map(self._write, events))
         return b"".join(out)
 
     def _write(self, event: _PartEvent) -> bytes:

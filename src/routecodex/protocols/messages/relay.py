@@ -19,7 +19,7 @@ from routecodex.protocols.messages.content import NAME
 from routecodex.protocols.messages.decode_stream import (
     UsageCounter,
     block_type,
-    open_calls,
+    note_calls,
     read_chunk,
     usage_object,
 )
@@ -46,9 +46,9 @@ class Relay(FrameRelay):
         super().__init__(reply)
         self._has_head = False
         self._open: dict[int, str] = {}
-        self._calls: list[str] = []
+        self._callers: set[str] = set()
         self._last_call: list[bytes] = []
-        self._signatures: dict[int, str] = {}
+        self._signatures: dict[int, list[str]] = {}
         self._counter = UsageCounter()
         self._stop_reason: str | None = None
         self._content_bytes = 0
@@ -74,7 +74,7 @@ class Relay(FrameRelay):
 
     def _pass(self, raw: bytes) -> bytes:
         self._content_bytes += len(raw) - _FRAMING_BYTES * raw.count(b"\n\n")
-        if self._calls:
+        if self._callers:
             self._last_call.append(raw)
         return raw
 
@@ -125,9 +125,9 @@ class Relay(FrameRelay):
         self._open[chunk.index] = kind
         if kind == "tool_use":
             self._last_call = []
-        self._calls = open_calls(self._calls, block)
+        note_calls(self._callers, block)
         if kind == "redacted_thinking" and isinstance(block.get("data"), str):
-            self._signatures[chunk.index] = block["data"]
+            self._signatures[chunk.index] = [block["data"]]
         if kind not in _HELD_BLOCKS or block.get("text") or block.get("thinking"):
             self.started = True
         return out + _named(frame, chunk)
@@ -142,7 +142,7 @@ class Relay(FrameRelay):
         if delta.text or delta.thinking or delta.partial_json:
             self.started = True
         if delta.signature:
-            self._signatures[chunk.index] = self._signatures.get(chunk.index, "") + delta.signature
+            self._signatures.setdefault(chunk.index, []).append(delta.signature)
         return out + self._pass(_named(frame, chunk))
 
     def _open_block(self, index: int, delta: str) -> bytes:
@@ -168,7 +168,7 @@ class Relay(FrameRelay):
         del self._open[index]
         signature = self._signatures.pop(index, None)
         if signature:
-            self.outcome.signatures.append(signature)
+            self.outcome.signatures.append("".join(signature))
         return stop_frame(index)
 
     def _on_message_delta(self, frame: Frame, chunk: StreamChunk) -> bytes:
@@ -215,7 +215,7 @@ class Relay(FrameRelay):
         ending = finish.infer(
             NAME,
             reason,
-            has_calls=bool(self._calls),
+            has_calls=bool(self._callers),
             calls_whole=self._last_call_is_whole(reason),
             sequence=sequence,
         )
@@ -228,7 +228,7 @@ class Relay(FrameRelay):
 
     def _last_call_is_whole(self, reason: str | None) -> bool:
         """Whether the last call is complete; its deltas are decoded only where the reason leaves it open."""
-        if not self._calls or reason in (None, "tool_use", "end_turn"):
+        if not self._callers or reason in (None, "tool_use", "end_turn"):
             return True
         pieces = []
         for raw in self._last_call:

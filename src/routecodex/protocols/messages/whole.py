@@ -16,7 +16,7 @@ from routecodex.canon.response import Response, unfold
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.content import NAME, part_of
-from routecodex.protocols.messages.decode_stream import UsageCounter, open_calls, usage_object
+from routecodex.protocols.messages.decode_stream import UsageCounter, note_calls, usage_object
 from routecodex.protocols.messages.encode_messages import input_of
 from routecodex.protocols.messages.encode_stream import (
     BlockEncoder,
@@ -106,13 +106,13 @@ def _signed_blocks(answer: _Answer) -> list[_SignedBlock]:
 
 
 def _finish_of(answer: _Answer, blocks: Sequence[_SignedBlock]) -> Finish:
-    calls: list[str] = []
+    callers: set[str] = set()
     for block in blocks:
         if block.type not in ("text", "thinking"):
             fields = {"type": block.type, "caller": block.caller, "tool_use_id": block.tool_use_id}
-            calls = open_calls(calls, fields)
+            note_calls(callers, fields)
     # The input of a call is an object here, so no call can be cut off.
-    return finish.infer(NAME, answer.stop_reason, has_calls=bool(calls), sequence=answer.stop_sequence)
+    return finish.infer(NAME, answer.stop_reason, has_calls=bool(callers), sequence=answer.stop_sequence)
 
 
 def _answer_part(raw: Raw) -> AnswerPart:

@@ -305,6 +305,7 @@ class MessageItemEncoder:
         """Start a content part; `kind` is output_text or refusal."""
         self._kind = kind
         self._pieces: list[str] = []
+        self._measured, self._length = 0, 0
         self._annotations: list[Json] = []
         self._logprobs: list[Json] = []
         self._where = self._position.fields(content_index=len(self._content))
@@ -340,7 +341,9 @@ class MessageItemEncoder:
     @property
     def length(self) -> int:
         """The length of the open part's text so far."""
-        return sum(map(len, self._pieces))
+        self._length += sum(map(len, self._pieces[self._measured :]))
+        self._measured = len(self._pieces)
+        return self._length
 
     def end(self) -> None:
         """End the open content part."""

@@ -186,7 +186,8 @@ def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> 
     ):
         notices.dropped(f"tool_choice {choice.mode}", "the upstream does not take it")
         return None
-    choices = (_choice_of(name, request) for name in choice.names)
+    tools = {tool.name: tool for tool in reversed(request.tools)}
+    choices = (_choice_of(name, tools.get(name), source=request.source) for name in choice.names)
     named = [value for value in choices if value is not None]
     if choice.names and not named:
         notices.dropped("tool_choice", "the tool it names is not on offer here")
@@ -214,12 +215,11 @@ def _allowed_mode(choice: ToolChoice) -> str:
     return "required" if choice.mode == "required" else "auto"
 
 
-def _choice_of(name: str, request: Request) -> dict[str, Json] | None:
-    tool = next((tool for tool in request.tools if tool.name == name), None)
+def _choice_of(name: str, tool: Tool | None, *, source: str) -> dict[str, Json] | None:
     if tool is None:
         return {"type": "function", "name": name}
     if tool.kind == "hosted":
-        if request.source == NAME:
+        if source == NAME:
             return {"type": tool.hosted["type"]}
         return {"type": "web_search"} if _searches_the_web(tool) else None
     return {"type": tool.kind, "name": name}

@@ -6,6 +6,7 @@ Consecutive texts are content parts of one message item. A part without content 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -72,9 +73,9 @@ class StreamEncoder(codec.StreamEncoder):
         self._message: MessageItemEncoder | None = None
         self._part: AnswerPart | None = None
         self._item: MessageItemEncoder | ReasoningItemEncoder | CallItemEncoder | None = None
-        self._signature = ""
+        self._signature: list[str] = []
         self._current: int | None = None
-        self._waiting: dict[int, list[_PartEvent]] = {}
+        self._waiting: OrderedDict[int, list[_PartEvent]] = OrderedDict()
         self._chars = 0
         self._refused = False
         self._explanation = ""
@@ -143,8 +144,8 @@ class StreamEncoder(codec.StreamEncoder):
     def _release(self) -> None:
         """Apply the events of parts that waited for the current part to end."""
         while self._current is None and self._waiting:
-            self._current = next(iter(self._waiting))
-            for event in self._waiting.pop(self._current):
+            self._current, events = self._waiting.popitem(last=False)
+            for event in events:
                 self._apply(event)
 
     def _apply(self, event: _PartEvent) -> None:
@@ -158,7 +159,7 @@ class StreamEncoder(codec.StreamEncoder):
             case ArgumentsDelta():
                 self._add_arguments(event.text)
             case SignatureDelta():
-                self._signature += event.signature
+                self._signature.append(event.signature)
             case AnnotationDelta():
                 self._annotate(event.annotation)
             case PartFinished():
@@ -171,17 +172,17 @@ class StreamEncoder(codec.StreamEncoder):
         return ItemPosition(self._sink, item_id or f"{prefix}_{self._reply.id}_{index}", index)
 
     def _begin(self, part: AnswerPart) -> None:
-        self._part, self._item, self._signature = part, None, ""
+        self._part, self._item, self._signature = part, None, []
         match part:
             case Text() | Refusal():
                 self._add_text(part.text, ())
                 for annotation in part.annotations if isinstance(part, Text) else ():
                     self._annotate(annotation)
             case Reasoning():
-                self._signature = part.signature or ""
+                self._signature = [part.signature] if part.signature else []
                 self._add_reasoning(part.text)
             case ToolCall():
-                self._signature = part.signature or ""
+                self._signature = [part.signature] if part.signature else []
                 self._item = self._call(part)
                 self._add_arguments(part.arguments)
             case Opaque(protocol="responses", value=value):
@@ -254,17 +255,17 @@ class StreamEncoder(codec.StreamEncoder):
             self._item.add(text)
 
     def _end_part(self) -> None:
-        part, item = self._part, self._item
+        part, item, signature = self._part, self._item, "".join(self._signature)
         if isinstance(item, MessageItemEncoder):
             item.end()
-        elif isinstance(part, Reasoning) and (item is not None or self._signature):
-            sealed = seal_reasoning(self._reply.provider, self._signature, redacted=part.redacted)
+        elif isinstance(part, Reasoning) and (item is not None or signature):
+            sealed = seal_reasoning(self._reply.provider, signature, redacted=part.redacted)
             self._output.append(self._reasoning_item().close(sealed))
         elif isinstance(item, CallItemEncoder) and isinstance(part, ToolCall):
             self._output.append(item.close())
-            if self._signature and self._reply.provider:
+            if signature and self._reply.provider:
                 # Clients do not echo unknown fields of a call, but they echo reasoning items (see content).
-                sealed = seal_call_signature(self._reply.provider, part.id, self._signature)
+                sealed = seal_call_signature(self._reply.provider, part.id, signature)
                 self._output.append(ReasoningItemEncoder(self._next_position("rs")).close(sealed))
         self._part, self._item, self._current = None, None, None
 
