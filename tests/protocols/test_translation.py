@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
+from routecodex.canon.errors import GatewayError, UpstreamError, UpstreamFailed, UpstreamLimited
 from routecodex.canon.events import (
     ArgumentsDelta,
     Event,
@@ -49,6 +49,9 @@ class Scripted:
 
     def close(self) -> Sequence[Event]:
         return self._last
+
+    def fail(self, error: GatewayError) -> Sequence[Event]:
+        return self._last or (Failed(error),)
 
     def decode_batches(self, data: bytes) -> Sequence[StreamItem]:
         return batched(self.feed(data))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from routecodex.canon.errors import GatewayError, UpstreamError
-from routecodex.canon.events import Event, TextDelta, Usage
+from routecodex.canon.events import Event, Failed, TextDelta, Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Media, Opaque
 from routecodex.canon.request import ProtocolName, Request, RequestFeatures, RequestOpenings
@@ -260,6 +260,10 @@ class StreamDecoder(Protocol):
         """Return the last events; a stream that ended too early gives Failed."""
         ...
 
+    def fail(self, error: GatewayError) -> Sequence[Event]:
+        """Return the last events of a stream that broke: Finished if the finish had arrived, else Failed."""
+        return (Failed(error),)
+
     def decode_batches(self, data: bytes) -> Sequence[StreamItem]:
         """Return the events of `feed` with consecutive texts as batches; override where that is cheaper."""
         return batched(self.feed(data))
@@ -301,7 +305,10 @@ class Pipe(Protocol):
     def feed(self, data: bytes) -> bytes: ...
     def close(self) -> bytes: ...
     def fail(self, error: GatewayError) -> bytes:
-        """Return the protocol's error event, for a stream that has started and cannot continue."""
+        """Return the last bytes of a stream that has started and cannot continue.
+
+        They are the protocol's error event, unless the finish had arrived: then the answer is complete.
+        """
         ...
 
 

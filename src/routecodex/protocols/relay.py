@@ -41,6 +41,10 @@ class FrameRelay(ABC):
         """Return the last bytes after the upstream closed the stream before its end."""
         return self._break(stream_truncated())
 
+    def _is_finished(self) -> bool:
+        """Return whether the finish has arrived: the answer is complete, whatever the stream does now."""
+        return False
+
     def feed(self, data: bytes) -> bytes:
         if self.ended:
             return b""
@@ -67,6 +71,8 @@ class FrameRelay(ABC):
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
             return b""
+        if self._is_finished():
+            return self._finish()
         self.ended = True
         self.outcome.error = error
         return self._error_frame(error)

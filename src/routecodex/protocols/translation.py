@@ -137,6 +137,9 @@ class Translation:
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
             return b""
+        last = self._decoder.fail(error)
+        if last and isinstance(last[-1], Finished):
+            return self.encode(last)
         self.ended = True
         self.outcome.error = error
         return self._encoder.encode(Failed(error))

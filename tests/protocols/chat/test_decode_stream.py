@@ -182,6 +182,32 @@ def test_upstreams_end_in_many_ways(end: bytes) -> None:
     assert found.finish.reason == "stop"
 
 
+LATE = [
+    b"data: JUNK\n\n",
+    frame(error={"message": "JUNK"}),
+    choice(content="JUNK"),
+    choice(content="JUNK") + choice(content="JUNK"),
+    call(0, "a", "JUNK", "{}"),
+]
+
+
+@pytest.mark.parametrize("late", LATE, ids=range(len(LATE)))
+def test_nothing_follows_the_finish(late: bytes) -> None:
+    found = whole(role() + choice(content="Hi") + choice(content="!") + choice("stop") + late)
+    assert (found.parts, found.finish.reason) == ((Text("Hi!"),), "stop")
+
+
+def test_only_a_finish_that_is_not_repeated_survives_a_break() -> None:
+    broken = UpstreamFailed("the connection broke")
+    decoder = StreamDecoder()
+    done = fold([*decoder.feed(role() + choice("stop", content="Hi")), *decoder.fail(broken)])
+    assert (done.parts, decoder.fail(broken)) == ((Text("Hi"),), [])
+    decoder = StreamDecoder()
+    twice = choice("stop", content="Hi") + choice("stop", content="!")
+    assert [*decoder.feed(role() + twice), *decoder.fail(broken)][-1] == Failed(broken)
+    assert whole(role() + twice).parts == (Text("Hi!"),)
+
+
 def test_usage_is_found_wherever_it_is() -> None:
     glued = frame(choices=[{"delta": {}, "finish_reason": "stop"}], usage={"prompt_tokens": 4})
     details = {

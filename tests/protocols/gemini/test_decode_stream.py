@@ -150,6 +150,29 @@ def test_a_finish_reason_in_every_chunk_does_not_end_the_stream() -> None:
     assert fold(decode(stream)).parts == (Text("AB"),)
 
 
+@pytest.mark.parametrize(
+    "late",
+    [
+        b"data: JUNK\n\n",
+        frames({"error": {"code": 500, "message": "JUNK"}}),
+        frames(chunk({"text": "JUNK"})),
+        frames(chunk({"functionCall": {"name": "JUNK"}})),
+    ],
+)
+def test_nothing_follows_the_finish(late: bytes) -> None:
+    assert fold(decode(STREAM + late)) == fold(decode(STREAM, late)) == ANSWER
+
+
+def test_only_a_finish_that_is_not_repeated_survives_a_break() -> None:
+    broken = UpstreamFailed("the connection broke")
+    one, two = chunk({"text": "A"}, finishReason="STOP"), chunk({"text": "B"}, finishReason="STOP")
+    decoder = CODEC.stream_decoder()
+    assert fold([*decoder.feed(frames(one)), *decoder.fail(broken)]).parts == (Text("A"),)
+    assert decoder.fail(broken) == []
+    decoder = CODEC.stream_decoder()
+    assert [*decoder.feed(frames(one, two)), *decoder.fail(broken)][-1] == Failed(broken)
+
+
 def test_a_blocked_prompt_is_filtered_content_not_an_error() -> None:
     body = {"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 3}}
     expected = Response(

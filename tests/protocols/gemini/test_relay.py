@@ -89,6 +89,61 @@ def test_a_stream_cut_off_at_any_frame_never_looks_complete() -> None:
         assert pipe.outcome.finish is None
 
 
+BROKEN = UpstreamFailed("the connection broke")
+ERROR = frames({"error": {"code": 500, "message": "JUNK", "status": "INTERNAL"}})
+LATE = [
+    ERROR,
+    b"data: JUNK\n\n",
+    b'data: {"JUNK"\n\n',
+    frames({"JUNK": 1})[:-5] + b"\n\n",
+    frames(chunk({"text": "JUNK"}, usage=9)),
+    frames(chunk({"functionCall": {"name": "JUNK"}}, usage=9)),
+]
+
+
+@pytest.mark.parametrize("late", LATE, ids=range(len(LATE)))
+def test_nothing_but_usage_follows_the_finish(late: bytes) -> None:
+    for pieces in ((CLEAN + late,), (CLEAN, late)):
+        out, pipe = run(*pieces)
+        assert out == CLEAN
+        assert (pipe.outcome.error, pipe.outcome.finish) == (
+            None,
+            Finish("tool_calls", upstream_reason="STOP"),
+        )
+
+
+def test_a_break_after_the_finish_leaves_the_answer_complete() -> None:
+    pipe = CODEC.relay(REPLY)
+    assert pipe.feed(CLEAN) + pipe.fail(BROKEN) == CLEAN
+    assert (pipe.ended, pipe.outcome.error) == (True, None)
+    assert pipe.outcome.usage == Usage(input=10, output=5)
+
+
+@pytest.mark.parametrize("late", [b"", ERROR], ids=["break", "error"])
+def test_a_finish_without_usage_gets_it_before_the_end(late: bytes) -> None:
+    bare = usageless({"text": "A"}, finishReason="STOP")
+    pipe = CODEC.relay(REPLY)
+    out = pipe.feed(frames(bare) + late) + pipe.fail(BROKEN)
+    (block,) = out.split(b"\n\n")[:-1]
+    assert json.loads(block[6:])["usageMetadata"]["totalTokenCount"] == 1
+    assert pipe.outcome.error is None
+
+
+def test_other_candidates_follow_the_finish_of_the_first() -> None:
+    more = chunk({"text": "B"}, index=1)
+    stream = frames(chunk({"text": "A"}, usage=1, finishReason="STOP"), more, more)
+    assert run(stream)[0] == stream
+
+
+def test_a_finish_in_every_chunk_does_not_prove_the_end() -> None:
+    stream = frames(chunk({"text": "A"}, finishReason="STOP"), chunk({"text": "B"}, finishReason="STOP"))
+    pipe = CODEC.relay(REPLY)
+    out = pipe.feed(stream) + pipe.fail(BROKEN)
+    assert out.startswith(stream + b'data: {"error":')
+    assert pipe.outcome.error is BROKEN
+    assert run(stream)[0] == stream
+
+
 def test_an_error_before_content_is_raised_and_after_it_sent() -> None:
     error = frames({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}})
     with pytest.raises(UpstreamLimited):
@@ -212,20 +267,13 @@ def test_finish_reasons_in_every_chunk_without_usage_pass_in_order() -> None:
     assert pipe.outcome.usage == Usage(output=2, estimated=True)
 
 
-def test_text_after_a_finish_without_usage_follows_it() -> None:
-    end, more = frames(usageless({"text": "a"}, finishReason="STOP")), frames(usageless({"text": "b"}))
-    out, pipe = run(end, more)
-    assert out == end + more
+def test_text_after_a_finish_without_usage_does_not_pass() -> None:
+    end, more = usageless({"text": "a"}, finishReason="STOP"), usageless({"text": "b"})
+    out, pipe = run(frames(end), frames(more))
+    answer = json.loads(out[6:])
+    assert answer.pop("usageMetadata")["totalTokenCount"] == 1
+    assert answer == end
     assert pipe.ended
-
-
-def test_failure_after_a_finish_without_usage_keeps_its_text() -> None:
-    pipe = CODEC.relay(REPLY)
-    end = frames(usageless({"text": "a"}, finishReason="STOP"))
-    assert pipe.feed(end) == b""
-    out = pipe.fail(UpstreamFailed("broken"))
-    assert out.startswith(end)
-    assert b'"error"' in out[len(end) :]
 
 
 def test_missing_usage_of_a_whole_answer_is_estimated() -> None:

@@ -62,6 +62,30 @@ def test_the_outcome_describes_the_relayed_answer() -> None:
     assert outcome.error is None
 
 
+AFTER_STOP = [
+    text(0, "JUNK"),
+    block(0, type="text", text="JUNK") + text(0, "JUNK") + stop(0),
+    b"event: content_block_delta\ndata: JUNK\n\n",
+    frame(type="error", error={"type": "api_error", "message": "JUNK"}),
+    frame(type="ping", JUNK=1),
+]
+
+
+@pytest.mark.parametrize("late", AFTER_STOP, ids=range(len(AFTER_STOP)))
+def test_nothing_but_the_end_follows_the_stop_reason(late: bytes) -> None:
+    assert relayed(*TEXT_STREAM[:-1], late, MESSAGE_STOP)[0] == b"".join(TEXT_STREAM)
+    assert relayed(*TEXT_STREAM[:-1], late)[0] == b"".join(TEXT_STREAM)
+    events = decoded(*TEXT_STREAM[:-1], late, MESSAGE_STOP)
+    assert fold(events) == fold(decoded(*TEXT_STREAM))
+
+
+def test_a_break_after_the_stop_reason_leaves_the_answer_complete() -> None:
+    relay = Relay(reply())
+    out = b"".join(map(relay.feed, TEXT_STREAM[:-1])) + relay.fail(UpstreamTimeout("silence"))
+    assert out == b"".join(TEXT_STREAM)
+    assert (relay.ended, relay.outcome.error) == (True, None)
+
+
 def test_nothing_leaves_before_there_is_content() -> None:
     relay = Relay(reply())
     for piece in (TEXT_STREAM[0], PING, TEXT_STREAM[2]):

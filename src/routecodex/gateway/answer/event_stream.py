@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from routecodex.canon.errors import GatewayError, UpstreamError
-from routecodex.canon.events import Event, Failed
+from routecodex.canon.events import Event, Failed, Finished
 from routecodex.gateway.answer.keep_alive import KeepAlive
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.request import ClientConnection
@@ -130,23 +130,29 @@ async def response_batches(
 ) -> AsyncGenerator[EventBatch, None]:
     """Yield the events of a response, streamed or whole; it is closed with the generator."""
     content_type = response.header(b"content-type") or b""
+    decoder = prepared.codec.stream_decoder()
     try:
         if not 200 <= response.status < 300:
             raise await prepared.upstream.error_of(response)
         if content_type.startswith(b"application/json"):
             yield prepared.codec.decode_response(await response.read(ANSWER_LIMIT))
             return
-        decoder = prepared.codec.stream_decoder()
         while (data := await response.chunk()) is not None:
             batch = decoder.feed(data)
             if batch:
                 if isinstance(batch[-1], Failed):
                     prepared.upstream.redact_error(batch[-1].error)
                 yield batch
+                if isinstance(batch[-1], Finished):
+                    # The upstream may keep the connection open, or break it.
+                    return
         yield decoder.close()
     except UpstreamError as error:
         prepared.upstream.sanitize(error)
-        raise
+        last = decoder.fail(error)
+        if not last or isinstance(last[-1], Failed):
+            raise
+        yield last
     finally:
         response.close()
 

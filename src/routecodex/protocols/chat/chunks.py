@@ -208,6 +208,13 @@ def lacks_answer(delta: WireDelta) -> bool:
     return not (_has_value(delta.audio) or _has_value(delta.images))
 
 
+def adds_text(delta: WireDelta) -> bool:
+    """Whether a delta adds text, reasoning or a call; annotations and images may follow these."""
+    if delta.content or delta.refusal or delta.reasoning_content or delta.reasoning:
+        return True
+    return bool(delta.tool_calls) or delta.legacy_call is not None
+
+
 def is_plain_text(chunk: StreamChunk) -> bool:
     """Whether the chunk only adds to the text of its one choice."""
     choices = chunk.choices

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Raw
 
 from routecodex.canon import finish
-from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.errors import GatewayError, UpstreamFailed
 from routecodex.canon.events import (
     AnnotationDelta,
     AnswerPart,
@@ -30,6 +30,7 @@ from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     ToolCallIndex,
+    adds_text,
     has_error,
     images_of,
     is_empty,
@@ -105,6 +106,8 @@ class ChunkDecoder:
         self.started = False
         self.finish_reason: str | None = None
         self.ended = False
+        self._repeats_finish = False
+        """Text came with a finish reason again: none of them proves the end (Gemini 1.x, gcli2api)."""
         self._next = 0
         self._open: tuple[str, int] | None = None
         self._calls: list[_Call] = []
@@ -123,8 +126,7 @@ class ChunkDecoder:
 
     def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
         if has_error(chunk):
-            self.ended = True
-            out.append(Failed(errors.typed_error(200, decode_raw(chunk.error), provider="")))
+            self.fail(errors.typed_error(200, decode_raw(chunk.error), provider=""), out)
             return
         if not self.started:
             self.started = True
@@ -171,11 +173,25 @@ class ChunkDecoder:
         else:
             out.append(Finished(end, self._extras or None))
 
+    def fail(self, error: GatewayError, out: list[StreamItem]) -> None:
+        """End an answer that broke; after its finish reason it is complete."""
+        if self.ended:
+            return
+        if self.finish_reason is not None and not self._repeats_finish:
+            self.finish(out)
+        else:
+            self.ended = True
+            out.append(Failed(error))
+
     def _choice(self, choice: WireChoice, out: list[StreamItem]) -> None:
         delta, message = choice.delta, choice.message
         # In a stream Perplexity repeats the message so far beside each delta; a whole answer has it alone.
         if message is not None and (delta is None or (not self.has_output and is_empty(delta))):
             delta = message
+        if self.finish_reason is not None and delta is not None and adds_text(delta):
+            if not choice.finish_reason:
+                return
+            self._repeats_finish = True
         if delta is not None:
             self._delta(delta, choice, out)
         if choice.finish_reason:
@@ -349,8 +365,7 @@ class StreamDecoder(codec.StreamDecoder):
         try:
             run = self._frames.cut(data)
         except FrameTooLarge:
-            self._decoder.ended = True
-            return [Failed(unparsable())]
+            return list(self.fail(unparsable()))
         out: list[StreamItem] = []
         at, size = 0, len(run)
         while at < size and not self._decoder.ended:
@@ -363,6 +378,11 @@ class StreamDecoder(codec.StreamDecoder):
             if frame is not None:
                 self._read(frame, out)
         return out
+
+    def fail(self, error: GatewayError) -> list[Event]:
+        out: list[StreamItem] = []
+        self._decoder.fail(error, out)
+        return unbatched(out)
 
     def close(self) -> list[Event]:
         out: list[StreamItem] = []
@@ -384,11 +404,13 @@ class StreamDecoder(codec.StreamDecoder):
             return
         chunk = read_chunk(frame.data)
         if chunk is None:
-            self._decoder.ended = True
-            out.append(Failed(unparsable()))
+            self._decoder.fail(unparsable(), out)
             return
         self._decoder.chunk(chunk, out)
-        if is_plain_text(chunk):
+        if self._decoder.finish_reason is not None:
+            # Text after the finish must not pass undecoded.
+            self._template = FrameTemplate()
+        elif is_plain_text(chunk):
             self._template.learn(frame.raw, CONTENT_KEY)
 
     def _done(self, out: list[StreamItem]) -> None:

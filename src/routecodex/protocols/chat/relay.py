@@ -17,6 +17,7 @@ from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     CallPosition,
     ToolCallIndex,
+    adds_text,
     complete_usage,
     has_error,
     is_empty,
@@ -104,6 +105,8 @@ class Relay(FrameRelay):
         self._annotations: dict[int, int] = {}
         """Annotations so far, by choice."""
         self._finish_reasons: dict[int, str] = {}
+        self._repeats_reason = False
+        """Text came with a finish reason again: none of them proves the end (Gemini 1.x, gcli2api)."""
         self._failure = ""
         """The finish reason with which the upstream reported a failure."""
         self._usage_sent = False
@@ -120,6 +123,9 @@ class Relay(FrameRelay):
 
     def _finish(self) -> bytes:
         return self._done() if self._complete else self._break(stream_truncated())
+
+    def _is_finished(self) -> bool:
+        return self._complete and not self._repeats_reason
 
     @property
     def _complete(self) -> bool:
@@ -223,15 +229,19 @@ class Relay(FrameRelay):
             return self._upstream_error(raw, chunk)
         if self._include_usage:
             self._meter.add(raw)
-        started = self.started
+        started, finishes = self.started, len(self._finish_reasons)
         try:
             return self._chunk(chunk, data, raw=raw, loose=loose)
         except ValueError:
             # The chunk must be rewritten and is not UTF-8; the client has not received any of it.
             self.started = started
+            if len(self._finish_reasons) != finishes:
+                self._finish_reasons.clear()
             return self._break(unparsable())
 
     def _upstream_error(self, raw: bytes, chunk: StreamChunk) -> bytes:
+        if self._is_finished():
+            return self._finish()
         value = decode_raw(chunk.error)
         error = errors.typed_error(200, value, provider=self._reply.provider)
         if not self.started:
@@ -272,10 +282,15 @@ class Relay(FrameRelay):
         return raw
 
     def _repeats_finish(self, choices: list[WireChoice]) -> bool:
-        """Whether a chunk only repeats that its choices have finished."""
+        """Whether a chunk only repeats that its choices have finished, or has text that came too late."""
         for choice in choices:
+            if choice.index not in self._finish_reasons:
+                return False
             delta = choice.delta
-            if choice.index not in self._finish_reasons or not (delta is None or is_empty(delta)):
+            if delta is None or is_empty(delta):
+                continue
+            if choice.finish_reason or not adds_text(delta):
+                self._repeats_reason = self._repeats_reason or adds_text(delta)
                 return False
         return bool(choices)
 
@@ -415,10 +430,10 @@ class Relay(FrameRelay):
         value = json.decode(data)
         choices = [choice for choice in value["choices"] if isinstance(choice, dict)]
         broken = self._lacks_prefix or value.get("object") != OBJECT
-        if not broken and not any(choice.get("finish_reason") for choice in choices):
+        if not broken and not any(choice.get("finish_reason") or choice.get("delta") for choice in choices):
             return raw
         for choice in choices:
-            choice["finish_reason"] = None
+            choice["finish_reason"], choice["delta"] = None, {}
         return self._repaired(value)
 
     def _note_usage(self, usage: WireUsage, data: bytes) -> None:

@@ -69,6 +69,9 @@ class StreamDecoder(codec.StreamDecoder):
             return self._decoder.fail(unparsable("stream"))
         return self._decode(run) if run else []
 
+    def fail(self, error: GatewayError) -> Sequence[Event]:
+        return self._decoder.fail(error)
+
     def close(self) -> Sequence[Event]:
         events = self._decode(b"".join([frame.raw for frame in self._reader.close()]))
         if self._decoder.finish_reason is None:
@@ -112,6 +115,22 @@ def read_answer(body: bytes) -> StreamChunk:
     return chunk
 
 
+def finishes(chunk: StreamChunk) -> bool:
+    """Return whether a chunk has a finish reason."""
+    return chunk.candidate is not None and bool(chunk.candidate.finish_reason)
+
+
+def has_content(chunk: StreamChunk) -> bool:
+    """Return whether a chunk has text, a call or an unknown part."""
+    parts = chunk.candidate.parts if chunk.candidate else ()
+    return not all(map(is_empty_part, parts))
+
+
+def is_empty_part(part: WireAnswerPart) -> bool:
+    """Return whether a part has neither text nor a call; unknown parts count as content."""
+    return not (part.text or part.function_call) and part.is_known
+
+
 class ChunkDecoder:
     """Decodes chunks into events; at most one text or reasoning part is open at a time.
 
@@ -120,6 +139,8 @@ class ChunkDecoder:
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
+        self._repeats_finish = False
+        """Content came with a finish reason again: none of them proves the end."""
         self._started = False
         self._ended = False
         self._index = -1
@@ -143,6 +164,10 @@ class ChunkDecoder:
         if chunk.error is not None:
             error = error_object({"error": chunk.error}) or {}
             return self.fail(typed_error(error))
+        if self.finish_reason is not None and has_content(chunk):
+            if not finishes(chunk):
+                return []
+            self._repeats_finish = True
         events = self._begin(chunk)
         if chunk.usage_metadata is not None:
             if self._usage is None:
@@ -170,9 +195,11 @@ class ChunkDecoder:
         return events
 
     def fail(self, error: GatewayError) -> list[Event]:
-        """Return the events that end an answer with an error."""
+        """Return the events that end an answer that broke; after its finish reason it is complete."""
         if self._ended:
             return []
+        if self.finish_reason is not None and not self._repeats_finish:
+            return self.finish()
         self._ended = True
         return [*self._begin(None), *self._usage_events(), Failed(error)]
 

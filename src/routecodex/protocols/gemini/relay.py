@@ -14,13 +14,15 @@ from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.gemini.decode_stream import (
     blocked_finish_reason,
     decode_usage,
+    finishes,
+    has_content,
     read_chunk,
     unparsable,
 )
 from routecodex.protocols.gemini.encode_stream import encode_usage
 from routecodex.protocols.gemini.errors import encode_error, error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader, compact
-from routecodex.protocols.gemini.schema import StreamChunk, WireAnswerPart
+from routecodex.protocols.gemini.schema import StreamChunk
 from routecodex.protocols.gemini.thinking import standard_alphabet
 from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.translation import estimated_usage
@@ -38,12 +40,16 @@ class OutcomeReader:
     def __init__(self) -> None:
         self.outcome = AnswerOutcome()
         self.finish_reason: str | None = None
+        self.repeats_finish = False
+        """Content came with a finish reason again: none of them proves the end."""
         self.has_calls = False
 
     def note(self, chunk: StreamChunk) -> None:
         """Note model, usage, signatures and finish of a chunk; raise the error in it."""
         if chunk.error is not None:
             raise typed_error(error_object({"error": chunk.error}) or {})
+        if self.finish_reason is not None and has_content(chunk):
+            self.repeats_finish = True
         self.outcome.model = self.outcome.model or chunk.model_version or ""
         self.outcome.response_id = self.outcome.response_id or chunk.response_id or ""
         if chunk.usage_metadata is not None:
@@ -90,11 +96,16 @@ class Relay(FrameRelay):
         self._frames = FrameReader()
         self._outcome_reader = OutcomeReader()
         self.outcome = self._outcome_reader.outcome
+        self._passes = False
+        """Whether frames may pass undecoded: between the first content and the finish."""
         self._unread_usage = b""
         """The last run that passed undecoded and had usage."""
         self._last = b""
         """A frame with a finish reason that is held because no usage has arrived yet."""
         self._size = OutputSize()
+
+    def _is_finished(self) -> bool:
+        return self._outcome_reader.finish_reason is not None and not self._outcome_reader.repeats_finish
 
     def _finish(self) -> bytes:
         if self._outcome_reader.finish_reason is None:
@@ -120,7 +131,7 @@ class Relay(FrameRelay):
         return unparsable("stream")
 
     def _relay(self, run: bytes) -> bytes:
-        frames = plain_frames(run) if self.started else 0
+        frames = plain_frames(run) if self._passes else 0
         if frames:
             return self._pass(run, frames)
         out: list[bytes] = []
@@ -136,11 +147,11 @@ class Relay(FrameRelay):
             self._unread_usage = run
         else:
             self._size.add_run(run, frames)
-        return self._take_last() + run if self._last else run
+        return run
 
     def _block(self, block: bytes) -> bytes:
         """Return the client's frame for one frame without its blank line."""
-        if self.started and plain_frames(raw := block + b"\n\n"):
+        if self._passes and plain_frames(raw := block + b"\n\n"):
             return self._pass(raw, 1)
         frame = sse.parse(block)
         # OpenAI's end of a stream, which some compatible upstreams send.
@@ -150,24 +161,29 @@ class Relay(FrameRelay):
         chunk = read_chunk(frame.data)
         if chunk is None:
             return self._break(self._unparsable())
-        last = self._take_last() if self._last else b""
         reader = self._outcome_reader
+        if reader.finish_reason is not None and has_content(chunk) and not finishes(chunk):
+            # Text after the finish is not part of the answer.
+            return b""
         try:
             reader.note(chunk)
         except GatewayError as error:
-            return last + self._break(error)
+            return self._break(error)
+        last = self._take_last() if self._last else b""
         if chunk.usage_metadata is not None:
             self._unread_usage = b""
         if not self.started and _ends_hold(chunk):
-            self.started = True
-            if not _has_content(chunk):
+            self.started = self._passes = True
+            if not has_content(chunk):
                 reader.conclude()
                 self.outcome.empty = True
-        corrects = reader.needs_correction and _finishes(chunk)
+        if reader.finish_reason is not None:
+            self._passes = False
+        corrects = reader.needs_correction and finishes(chunk)
         sent = sse.frame(reader.corrected(frame.data) if corrects else compact(frame.data))
         if self.outcome.usage is None and not self._unread_usage:
             self._size.add(frame, chunk)
-            if _finishes(chunk):
+            if finishes(chunk):
                 self._last, sent = sent, b""
         return last + sent if last else sent
 
@@ -242,23 +258,9 @@ def plain_frames(run: bytes) -> int:
     return frames if is_plain else 0
 
 
-def _finishes(chunk: StreamChunk) -> bool:
-    return chunk.candidate is not None and bool(chunk.candidate.finish_reason)
-
-
 def _ends_hold(chunk: StreamChunk) -> bool:
     """Whether frames may be sent from this chunk on: it has content or ends the answer."""
     candidate = chunk.candidate
     if chunk.block_reason or (candidate is not None and candidate.finish_reason):
         return True
-    return _has_content(chunk)
-
-
-def _has_content(chunk: StreamChunk) -> bool:
-    parts = chunk.candidate.parts if chunk.candidate else ()
-    return not all(map(is_empty_part, parts))
-
-
-def is_empty_part(part: WireAnswerPart) -> bool:
-    """Whether a part has neither text nor a call; unknown parts count as content."""
-    return not (part.text or part.function_call) and part.is_known
+    return has_content(chunk)

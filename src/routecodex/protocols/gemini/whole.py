@@ -9,9 +9,14 @@ from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Refusal, Text
 from routecodex.canon.response import Response
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.gemini.content import encode_media
-from routecodex.protocols.gemini.decode_stream import ChunkDecoder, StreamDecoder, read_answer
+from routecodex.protocols.gemini.decode_stream import (
+    ChunkDecoder,
+    StreamDecoder,
+    is_empty_part,
+    read_answer,
+)
 from routecodex.protocols.gemini.encode_stream import PartEncoder, encode_logprobs, encode_usage
-from routecodex.protocols.gemini.relay import OutcomeReader, add_usage, is_empty_part, written_chars
+from routecodex.protocols.gemini.relay import OutcomeReader, add_usage, written_chars
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 

@@ -46,6 +46,9 @@ _shapes: dict[type[Any], Decoder[Any]] = {
 
 _TEXT_KEY = (b'"text":"', b'"text": "')
 
+AFTER_STOP = frozenset({"message_delta", "message_stop", "error"})
+"""Events that may follow the stop reason; content is not part of the answer any more."""
+
 _BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking"}
 """Block type by its first delta, for providers that send no `content_block_start`."""
 
@@ -125,6 +128,10 @@ class StreamDecoder(codec.StreamDecoder):
         if self._text is not None:
             self._template.learn(frame.raw, _TEXT_KEY)
 
+    def fail(self, error: GatewayError) -> list[Event]:
+        self._fail(error)
+        return unbatched(self._drain())
+
     def close(self) -> list[Event]:
         for frame in self._frames.close():
             self._take(frame)
@@ -139,7 +146,7 @@ class StreamDecoder(codec.StreamDecoder):
         if self._ended:
             return
         chunk = read_chunk(frame)
-        if chunk is None:
+        if chunk is None or (self._stop_reason is not None and chunk.type not in AFTER_STOP):
             return
         handler = _HANDLERS.get(chunk.type)
         if handler is not None:

@@ -17,6 +17,7 @@ from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import encode_stream, errors
 from routecodex.protocols.messages.content import NAME
 from routecodex.protocols.messages.decode_stream import (
+    AFTER_STOP,
     UsageCounter,
     block_type,
     note_calls,
@@ -62,9 +63,11 @@ class Relay(FrameRelay):
     def _unparsable(self) -> GatewayError:
         return errors.unparsable("an oversized stream frame")
 
-    def _break(self, error: GatewayError) -> bytes:
-        """End a stream that broke; after the stop reason the answer is complete."""
-        return self._end() if self._stop_reason is not None else super()._break(error)
+    def _is_finished(self) -> bool:
+        return self._stop_reason is not None
+
+    def _finish(self) -> bytes:
+        return self._end() if self._is_finished() else self._break(stream_truncated())
 
     def _is_plain(self, run: bytes) -> bool:
         """Whether the run has only named deltas and pings inside a block."""
@@ -92,15 +95,18 @@ class Relay(FrameRelay):
         chunk = read_chunk(frame)
         if chunk is None or not chunk.type:
             # Some upstreams split a character over two deltas: not UTF-8 here, but perhaps for the client.
-            return frame.raw if self.started and frame.event == b"content_block_delta" else b""
+            split = self.started and self._stop_reason is None and frame.event == b"content_block_delta"
+            return frame.raw if split else b""
+        if self._stop_reason is not None and chunk.type not in AFTER_STOP:
+            return b""
         return _STEPS.get(chunk.type, Relay._on_other)(self, frame, chunk)
 
     def _on_error(self, _frame: Frame, chunk: StreamChunk) -> bytes:
         return self._break(errors.typed_error(chunk.error, provider=self._reply.provider))
 
     def _on_other(self, frame: Frame, chunk: StreamChunk) -> bytes:
-        """Pass a ping or an unknown event; only the end may follow the stop reason."""
-        return b"" if self._stop_reason is not None else _named(frame, chunk)
+        """Pass a ping or an unknown event."""
+        return _named(frame, chunk)
 
     def _on_start(self, frame: Frame, chunk: StreamChunk) -> bytes:
         head = chunk.message

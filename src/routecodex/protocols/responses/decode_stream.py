@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from routecodex.canon import finish
+from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Event, Failed, Finished, Started, UsageReported
 from routecodex.protocols import codec
 from routecodex.protocols.responses.decode_items import (
@@ -185,6 +186,12 @@ class StreamDecoder(codec.StreamDecoder):
             self._ended = True
             events.append(Failed(stream_truncated()))
         return events
+
+    def fail(self, error: GatewayError) -> Sequence[Event]:
+        if self._ended:
+            return []
+        self._ended = True
+        return [Failed(error)]
 
     def whole(self, response: dict[str, Any]) -> Sequence[Event]:
         """Return the events of a non-streaming answer."""
