@@ -296,6 +296,20 @@ async def test_sub_agents_have_settings_of_their_own(protocol: str) -> None:
         assert await harness.session_state() == {"sticky": "glm.air"}
 
 
+async def test_explain_shows_the_settings_of_sub_agents() -> None:
+    async with instruction_gateway("chat") as harness:
+        await harness.send("<**agents:!glm.glm-4.7**> hello")
+        body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+        explained = await call(
+            harness.gateway.port,
+            "/admin/explain",
+            {"protocol": "chat", "body": body, "headers": in_role("subagent")},
+            headers=OPERATOR,
+        )
+        assert explained.json["agents"] == {"sticky": "glm.glm-4.7", "allow": [], "disable": []}
+        assert {step["target"] for step in explained.json["steps"]} == {"glm.a.glm-4.7", "glm.b.glm-4.7"}
+
+
 async def test_disabled_targets_of_sub_agents_add_to_those_of_the_session() -> None:
     async with instruction_gateway("chat") as harness:
         await harness.send("<**#gpt.1**><**agents:#gpt.2**> hello")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from routecodex.gateway.context.gateway_replies import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notices
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.routing.route_plan import RoutePlan
@@ -22,6 +24,7 @@ def explain(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> d
         "class": {"route": query.route, "reason": query.why},
         "role": context.role.name,
         "role_signal": context.role.signal or None,
+        **({} if context.session.agents is None else {"agents": asdict(context.session.agents)}),
         "model": query.model,
         "tokens": query.tokens,
         "session": context.scope.name if context.scope.lasts else None,
