@@ -21,7 +21,7 @@ STRANGERS = {
     "no key": ("", 401),
     "a wrong key": ("x-api-key: other\r\n", 401),
     "a foreign page": ("x-api-key: k-1\r\norigin: https://evil.example\r\n", 403),
-    "a form": ("x-api-key: k-1\r\ncontent-type: text/plain\r\n", 415),
+    "a form": ("x-api-key: k-1\r\nuser-agent: Mozilla/5.0\r\ncontent-type: text/plain\r\n", 415),
 }
 
 

@@ -157,9 +157,11 @@ CONTENT_TYPES = [
 
 
 @pytest.mark.parametrize(("content_type", "is_form"), CONTENT_TYPES)
-def test_types_of_html_forms_are_refused_from_everybody(content_type: str, is_form: bool) -> None:
+def test_types_of_html_forms_are_refused_from_browsers(content_type: str, is_form: bool) -> None:
+    browser = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64) Firefox/60.0"}
     expected = 415 if is_form else b""
-    assert outcome({"content-type": content_type}, method="POST") == expected
+    assert outcome({"content-type": content_type, **browser}, method="POST") == expected
+    assert outcome({"content-type": content_type, "user-agent": "curl/8.5.0"}, method="POST") == b""
 
 
 @pytest.mark.parametrize("content_type", [None, "", "application/octet-stream", "text/json", "json"])

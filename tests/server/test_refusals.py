@@ -19,6 +19,7 @@ from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.steps import Hang, Json, Steps
 from tests.kit.upstream import Upstream
 
+FORM = {"content-type": "text/plain", "user-agent": "Mozilla/5.0"}
 KEY = {"x-api-key": "k-1"}
 ADMIN = {"authorization": "Bearer operator"}
 SERVER = (
@@ -101,7 +102,7 @@ def refused(protocol: str) -> dict[str, tuple[dict[str, Any], int, str]]:
         "wrong method": (sent(path, method="PUT", **KEY), 405, "method_not_allowed"),
         "foreign host": (sent(path, body, host="evil.example", **KEY), 403, "host_not_allowed"),
         "foreign page": (sent(path, body, origin="https://evil.example"), 403, "origin_not_allowed"),
-        "form": (sent(path, body, **{"content-type": "text/plain"}), 415, "unsupported_content_type"),
+        "form": (sent(path, body, **FORM), 415, "unsupported_content_type"),
     }
 
 

@@ -26,9 +26,6 @@ _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _JSON: Final = "application/json"
 _JSON_TYPE = re.compile(r"application/(?:[\w!#$&^.+-]+\+)?json\Z")
 
-_FORM_TYPES: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
-"""Content types that a page may send anywhere without asking (Fetch standard, CORS-safelisted)."""
-
 _EXPOSED = ", ".join(
     (
         "*",
@@ -154,15 +151,15 @@ def _foreign(origin: str | None, site: str) -> ClientError:
 
 
 def _check_content_type(headers: Mapping[str, str]) -> None:
-    """Require JSON from browsers, and reject the types of HTML forms from everybody.
+    """Require JSON from browsers.
 
-    A page may send a form type, or none, to any address without a preflight.
+    A page may send the types of HTML forms, or none, to any address without a preflight (Fetch standard).
+    Others may leave the type as it is: `curl -d` and Python's urllib send that of a form.
     """
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if _JSON_TYPE.match(content_type):
         return
-    is_browser = "origin" in headers or any(name.startswith("sec-fetch-") for name in headers)
-    if is_browser or content_type in _FORM_TYPES:
+    if _looks_like_browser(headers):
         named = (
             f"content type {content_type[:80]!r} is" if content_type else "a body without a content type is"
         )
@@ -171,3 +168,12 @@ def _check_content_type(headers: Mapping[str, str]) -> None:
             status=415,
             code="unsupported_content_type",
         )
+
+
+def _looks_like_browser(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser may have sent the request; an old one shows itself by its user agent only."""
+    return (
+        "origin" in headers
+        or headers.get("user-agent", "").startswith("Mozilla/")
+        or any(name.startswith("sec-fetch-") for name in headers)
+    )
