@@ -26,7 +26,7 @@ def test_three_rounds_are_one_answer(gateway: Gateway, sdks: Sdks, sdk_mode: Sdk
     assert reply.text == f"{sky}\n\n{more}\n\n{more}"
     assert reply.calls == []
     assert reply.end == FINISH_REASONS[sdk_mode.protocol]["stop"]
-    assert reply.usage == (3 * ROUND[0], 3 * ROUND[1])
+    assert reply.usage == (ROUND[0], 3 * ROUND[1])
     assert len(gateway.requests(upstream)) == 3
 
 
