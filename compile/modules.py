@@ -52,6 +52,7 @@ MODULES = (
     "protocols.messages.validate",
     "protocols.relay",
     "protocols.responses.decode_stream",
+    "protocols.responses.encode_calls",
     "protocols.responses.encode_items",
     "protocols.responses.encode_stream",
     "protocols.responses.relay",

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from routecodex.config import loads
 from tests.config.checked import BASE, Row, problems_of, provider
 
 PROVIDERS = [
+    pytest.param(
+        provider(codex_items='"plain"'),
+        (
+            "error",
+            "providers.q.codex_items",
+            'applies to providers with protocol = "responses" only',
+            "remove it: others always get plain functions",
+        ),
+        id="codex_items of a chat provider",
+    ),
     pytest.param(
         provider(protocol='"messages"', base_url='"http://127.0.0.1:1/v1"'),
         ("error", "providers.q.base_url", "ends in /v1, which the gateway adds", 'use "http://127.0.0.1:1"'),
@@ -290,3 +301,25 @@ def test_what_cannot_be_sent_to_is_told_with_a_fix(text: str, expected: Row) -> 
 @pytest.mark.parametrize(("text", "expected"), SEARCHES)
 def test_a_search_that_cannot_be_asked_is_told_with_a_fix(text: str, expected: Row) -> None:
     assert problems_of(BASE + text) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "setting", "form"),
+    [
+        ("https://api.openai.com/v1", "auto", "native"),
+        ("https://x.openai.azure.com/openai/v1", "auto", "native"),
+        ("https://x.services.ai.azure.com/openai/v1", "auto", "native"),
+        ("https://api.openai.com.example.org/v1", "auto", "kept"),
+        ("https://openrouter.ai/api/v1", "auto", "kept"),
+        ("https://openrouter.ai/api/v1", "native", "native"),
+        ("https://api.openai.com/v1", "plain", "plain"),
+    ],
+)
+def test_the_address_decides_about_the_tools_of_codex(base_url: str, setting: str, form: str) -> None:
+    fields = {
+        "protocol": '"responses"',
+        "base_url": f'"{base_url}"',
+        "codex_items": f'"{setting}"',
+        "auth_style": '"none"',
+    }
+    assert loads(provider(**fields), environ={}).providers["q"].codex_form == form

@@ -82,6 +82,12 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
         message = f"{quoted(model)} could also be the number of a key"
         fix = f"use another name, and id = {quoted(model)} for the upstream"
         yield warning((*place, "models", model), message, fix)
+    if provider.codex_items != "auto" and provider.protocol != "responses":
+        yield Problem(
+            (*place, "codex_items"),
+            f"applies to providers with protocol = {quoted('responses')} only",
+            "remove it: others always get plain functions",
+        )
     if not provider.models and provider.protocol != "demo":
         yield warning(
             (*place, "models"),

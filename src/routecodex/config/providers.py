@@ -13,6 +13,7 @@ from routecodex.config.values import DAY_MS, Secret
 Protocol = Literal["chat", "responses", "messages", "gemini", "demo"]
 AuthStyle = Literal["bearer", "x-api-key", "x-goog-api-key", "api-key", "none"]
 Count = Annotated[int, Meta(ge=1)]
+_AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com", ".openai.azure.us")
 Amount = Annotated[float, Meta(ge=0)]
 
 
@@ -147,6 +148,14 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "text. `auto`: only Anthropic gets it (preset `anthropic`, or the host `api.anthropic.com`)."
         ),
     ] = "auto"
+    codex_items: Annotated[
+        Literal["auto", "native", "plain"],
+        Meta(
+            description="Codex's own tools and items for a `responses` provider (others always get plain "
+            "functions). `native`: as they came; `plain`: as functions and messages. `auto`: native for "
+            "OpenAI and Azure; others get them without OpenAI's internals, and plain once they reject them."
+        ),
+    ] = "auto"
     pace: Annotated[
         float,
         Meta(description="Only for `demo`: delay of its output; 1 is realistic, 0 is none.", ge=0),
@@ -158,6 +167,19 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.billing_header != "auto":
             return self.billing_header == "keep"
         return self.preset == "anthropic" or urlsplit(self.base_url).hostname == "api.anthropic.com"
+
+    @property
+    def is_openai(self) -> bool:
+        """Whether it is OpenAI's own API, or OpenAI's models on Azure."""
+        host = urlsplit(self.base_url).hostname or ""
+        return host == "api.openai.com" or host.endswith(_AZURE)
+
+    @property
+    def codex_form(self) -> Literal["native", "kept", "plain"]:
+        """The form in which it gets Codex's own tools and items at first."""
+        if self.codex_items != "auto":
+            return self.codex_items
+        return "native" if self.is_openai else "kept"
 
     @property
     def keys(self) -> tuple[KeyConfig, ...]:

@@ -102,6 +102,7 @@ def _upstream(name: str, row: ProviderConfig, client: HttpClient, environ: Mappi
         query=row.query,
         dialect=msgspec.convert(row.dialect, Dialect),
         billing_header=row.keeps_billing_header,
+        codex_items=row.codex_form,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event, Failed, TextDelta, Usage
@@ -119,6 +119,9 @@ def _any_citation(_annotation: Json) -> bool:
 
 _PLAIN: Final = Dialect()
 
+CodexItems: TypeAlias = Literal["native", "kept", "plain"]
+"""`native`: as they came; `kept`: without the internals; `plain`: as functions and messages."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeOptions:
@@ -131,6 +134,8 @@ class EncodeOptions:
     vision: bool = True
     billing_header: bool = True
     """Whether Claude Code's billing header may be sent: only Anthropic knows it."""
+    codex_items: CodexItems = "native"
+    """The form in which a Responses upstream gets Codex's own tools and items."""
     accepts_signature: Callable[[str], bool] = _always
     """Whether an unsealed signature may be sent: False if another provider is known to have made it."""
     issued_signature: Callable[[str], bool] = _never

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote_plus, urlencode, urlsplit
 
 from routecodex.canon.errors import GatewayError, UpstreamError, UpstreamFailed
-from routecodex.protocols.codec import Codec
+from routecodex.protocols.codec import Codec, CodexItems
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.http import HttpClient, HttpResponse, Origin, Timeouts
 
@@ -77,8 +77,11 @@ class Upstream:
         query: Mapping[str, str] | None = None,
         dialect: Dialect | None = None,
         billing_header: bool = False,
+        codex_items: CodexItems = "native",
     ) -> None:
         self.billing_header = billing_header
+        self.codex_items: CodexItems = codex_items
+        """Becomes `plain` when the provider has rejected the other form."""
         self.name = name
         self.codec = codec
         self.dialect = dialect or Dialect()

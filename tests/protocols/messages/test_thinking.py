@@ -75,7 +75,7 @@ def test_max_tokens_grows_for_thinking_without_a_budget_too() -> None:
     for requested, limit, room in (
         (500, None, 16884),
         (500, 4000, 4000),
-        (None, None, 24576),
+        (None, None, 128_000),
         (None, 900, 900),
     ):
         request = chat_request(HI, thinking=Thinking(effort="high"), max_tokens=requested)
@@ -170,3 +170,23 @@ def test_only_a_budget_needs_a_tool_turn_that_began_with_thinking() -> None:
         {"max_tokens": 9000, "thinking": enabled(2048)},
         (),
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [
+        ("claude-opus-4-8", 128_000),
+        ("anthropic.claude-sonnet-5-v1:0", 128_000),
+        ("claude-haiku-4-5-20251001", 64_000),
+        ("claude-opus-4-5", 64_000),
+        ("claude-opus-4-1-20250805", 32_000),
+        ("claude-3-7-sonnet-latest", 64_000),
+        ("claude-3-5-haiku-latest", 8192),
+        ("claude-3-haiku-20240307", 4096),
+        ("glm-4.7", 8192),
+    ],
+)
+def test_a_request_without_a_limit_gets_the_models_own(model: str, limit: int) -> None:
+    sent, _ = settings(chat_request(HI), options_for(model))
+    assert sent["max_tokens"] == limit
+    assert settings(chat_request(HI), options_for(model, max_output_tokens=900))[0]["max_tokens"] == 900

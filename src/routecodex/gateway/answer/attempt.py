@@ -30,11 +30,14 @@ from routecodex.gateway.request import ClientRequest
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
 from routecodex.protocols.codec import AnswerOutcome, Codec, EncodedRequest, ReplyContext
+from routecodex.protocols.responses.codex_items import holds_codex_items
 from routecodex.protocols.translation import Translation, replace_foreign_parts
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT, trace_headers
 from routecodex.routing.registry import PlanStep
 from routecodex.server_tools.empty_reply import has_no_cause, is_empty
+
+_REJECTED = (400, 422)
 
 OpenedAnswer: TypeAlias = AnswerStream | WholeAnswer
 
@@ -42,7 +45,7 @@ OpenedAnswer: TypeAlias = AnswerStream | WholeAnswer
 class Attempt:
     """One attempt at one target."""
 
-    __slots__ = ("_context", "_request", "_services", "_target")
+    __slots__ = ("_context", "_plain", "_request", "_services", "_target")
 
     def __init__(
         self, services: GatewayServices, request: ClientRequest, context: RoutingContext, step: PlanStep
@@ -51,6 +54,8 @@ class Attempt:
         self._request = request
         self._context = context
         self._target = step.target
+        self._plain = False
+        """Codex's own tools and items are sent as functions and messages, so that no bytes can be relayed."""
 
     async def open(self) -> OpenedAnswer:
         """Open the target's answer in the client's protocol; UpstreamError: the next target may be tried."""
@@ -60,6 +65,8 @@ class Attempt:
         if not isinstance(prepared, PreparedTarget):
             events = prepared(request.canonical())
             return self._not_empty(await open_events(services, request, reply, events))
+        if prepared.upstream.codex_items == "plain":
+            self._plain = prepared.codec is not request.codec or holds_codex_items(request.wire.body)
         encoded = self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
         owners = services.reasoning.owners
         if owners.has_unknown and await owners.learn():
@@ -68,6 +75,13 @@ class Attempt:
             )
         stream = request.wire.stream
         response = await self._send(prepared, encoded, stream=stream)
+        if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
+            response.close()
+            self._plain = True
+            encoded = (
+                self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
+            )
+            response = self._keep_plain(prepared, await self._send(prepared, encoded, stream=stream))
         try:
             if not 200 <= response.status < 300:
                 raise await prepared.upstream.error_of(response)
@@ -90,16 +104,23 @@ class Attempt:
             return await read_first_content(batches, provider=target.provider)
         if not prepared.options.vision:
             canonical = await self._describe_images(canonical)
+        self._plain = prepared.upstream.codex_items == "plain"
         encoded = self._encode_canonical(canonical, prepared)
         owners = self._services.reasoning.owners
         if owners.has_unknown and await owners.learn():
             encoded = self._encode_canonical(canonical, prepared)
         response = await self._send(prepared, encoded, stream=canonical.stream)
+        if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
+            response.close()
+            self._plain = True
+            encoded = self._encode_canonical(canonical, prepared)
+            sent = await self._send(prepared, encoded, stream=canonical.stream)
+            response = self._keep_plain(prepared, sent)
         return await read_first_content(response_batches(response, prepared), provider=target.provider)
 
     def _encode(self, prepared: PreparedTarget) -> EncodedRequest:
         request = self._request
-        if prepared.codec is not request.codec:
+        if prepared.codec is not request.codec or self._plain:
             return self._encode_canonical(request.canonical(), prepared)
         # A provider that stores the conversation itself gets the request as it came.
         held = request.original is not None and request.is_held_by(prepared.target)
@@ -116,7 +137,24 @@ class Attempt:
 
     def _encode_canonical(self, canonical: Request, prepared: PreparedTarget) -> EncodedRequest:
         recalled = self._services.reasoning.recall(canonical, prepared.target.provider, self._request.owner)
-        return prepared.codec.encode_request(prepared.fit(recalled), prepared.options)
+        options = prepared.plain_options if self._plain else prepared.options
+        return prepared.codec.encode_request(prepared.fit(recalled), options)
+
+    def _may_send_plain(self, prepared: PreparedTarget, encoded: EncodedRequest) -> bool:
+        """Whether a provider may have rejected a request because it does not know Codex's tools and items."""
+        upstream = prepared.upstream
+        return (
+            upstream.codex_items == "kept"
+            and upstream.codec.name == "responses"
+            and not self._plain
+            and holds_codex_items(encoded.body)
+        )
+
+    def _keep_plain(self, prepared: PreparedTarget, response: HttpResponse) -> HttpResponse:
+        """Remember that the provider takes only the plain form, if that was the reason."""
+        if response.status not in _REJECTED:
+            prepared.upstream.codex_items = "plain"
+        return response
 
     async def _describe_images(self, canonical: Request) -> Request:
         request = self._request
@@ -153,7 +191,7 @@ class Attempt:
             events = codec.decode_response(await response.read(ANSWER_LIMIT))
             response.close()
             return await open_events(services, request, reply, iterate(events), codec=codec)
-        if codec is request.codec:
+        if codec is request.codec and not self._plain:
             stream = RelayedStream(response, codec.relay(reply), prepared.upstream, None)
         else:
             recorder = ReasoningRecorder(services.reasoning, reply.provider, request.owner)
@@ -174,7 +212,7 @@ class Attempt:
             return _encode_whole(
                 self._services, self._request, reply, [*decoder.feed(body), *decoder.close()]
             )
-        if codec is self._request.codec:
+        if codec is self._request.codec and not self._plain:
             return WholeAnswer(*codec.relay_response(body, reply))
         return _encode_whole(self._services, self._request, reply, codec.decode_response(body))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ class PreparedTarget:
         "_stream_path",
         "codec",
         "options",
+        "plain_options",
         "target",
         "upstream",
     )
@@ -49,9 +51,12 @@ class PreparedTarget:
             max_output_tokens=model.max_output_tokens,
             vision=model.vision,
             billing_header=upstream.billing_header,
+            codex_items=upstream.codex_items,
             accepts_signature=may_return_to(owners, target.provider),
             issued_signature=is_owned_by(owners, target.provider),
         )
+
+        self.plain_options = dataclasses.replace(self.options, codex_items="plain")
 
     def fit(self, request: Request) -> Request:
         """Return a canonical request without the text that this provider must not get."""

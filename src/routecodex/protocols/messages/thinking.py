@@ -11,7 +11,7 @@ the name of its owner.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.messages.content import NAME
 
+T = TypeVar("T")
 Fields = dict[str, Any]
 FOREIGN = "made by another provider"
 UNSIGNED = "this provider rejects it without a signature"
@@ -104,6 +105,19 @@ _TRAITS_SINCE: tuple[tuple[str, tuple[int, int], ModelTraits], ...] = (
 """Family (empty: any), first version, traits; the first matching row counts."""
 
 
+_OUTPUT_SINCE: tuple[tuple[str, tuple[int, int], int], ...] = (
+    ("haiku", (3, 7), 64_000),
+    ("opus", (4, 6), 128_000),
+    ("", (5, 0), 128_000),
+    ("opus", (4, 5), 64_000),
+    ("opus", (4, 0), 32_000),
+    ("", (3, 7), 64_000),
+    ("", (3, 5), 8192),
+    ("", (0, 0), 4096),
+)
+"""Family (empty: any), first version, longest answer (Anthropic docs, "Models overview")."""
+
+
 class ThinkingPlan(Struct, frozen=True):
     """The `max_tokens`, `thinking` (None: left out) and effort of a request."""
 
@@ -163,15 +177,29 @@ def model_traits(model: str) -> ModelTraits:
         if "claude-mythos" in name:
             return _MYTHOS_PREVIEW
         return _BUDGET_ONE_SAMPLER if "claude" in name else _BUDGET_ONLY
-    family = found["family"] or found["old"] or ""
-    version = (int(found["major"]), int(found["minor"] or 0))
-    return next(traits for kind, since, traits in _TRAITS_SINCE if kind in ("", family) and version >= since)
+    return _since(found, _TRAITS_SINCE)
+
+
+def _output_limit(options: EncodeOptions) -> int | None:
+    """Return the longest answer of the model: as configured, else as Anthropic states; None if unknown."""
+    found = None if options.max_output_tokens else _MODEL_NAME.search(options.model.lower())
+    if found is None:
+        return options.max_output_tokens
+    return _since(found, _OUTPUT_SINCE)
+
+
+def _since(model: re.Match[str], rows: tuple[tuple[str, tuple[int, int], T], ...]) -> T:
+    """Return the value of the first row that fits the model's family and version."""
+    family = model["family"] or model["old"] or ""
+    version = (int(model["major"]), int(model["minor"] or 0))
+    return next(value for kind, since, value in rows if kind in ("", family) and version >= since)
 
 
 def _max_tokens(request: Request, options: EncodeOptions, notices: Notices) -> int:
     limit = options.max_output_tokens
     if request.max_tokens is None:
-        return limit or DEFAULT_MAX_TOKENS
+        # Codex sends no limit, and fails a turn that meets one.
+        return _output_limit(options) or DEFAULT_MAX_TOKENS
     if limit is not None and request.max_tokens > limit:
         notices.dropped("part of max_tokens", f"this model writes at most {limit} tokens")
         return limit
@@ -255,8 +283,9 @@ def _budget(
         thinking.budget if thinking.budget is not None else _BUDGETS.get(thinking.effort or "medium", 8192)
     )
     budget = max(budget, _MIN_BUDGET)
-    if budget >= max_tokens or (request.max_tokens is None and options.max_output_tokens is None):
-        max_tokens = min(budget + max_tokens, options.max_output_tokens or budget + max_tokens)
+    limit = _output_limit(options)
+    if budget >= max_tokens or (request.max_tokens is None and limit is None):
+        max_tokens = min(budget + max_tokens, limit or budget + max_tokens)
     return min(budget, max_tokens - 1), max_tokens
 
 

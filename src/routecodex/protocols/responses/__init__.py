@@ -14,6 +14,8 @@ whole            answers that are not streamed, both ways and relayed
 errors           error envelope, both ways
 content          content parts, citations and log probabilities
 decode_items     output items of an upstream stream
+codex_items      Codex's own tools and items, and their plain forms
+encode_calls     items of tool calls for a client
 encode_items     output items and the response object for a client
 history          earlier turns, for `previous_response_id` and submitted tool outputs
 """

@@ -85,6 +85,12 @@ class OpaqueItemDecoder(ItemDecoder):
 
     _item: dict[str, Any] | None = None
 
+    @property
+    def calls_client(self) -> bool:
+        """Whether the client has to answer it: a search for tools that Codex runs itself."""
+        item = self._item or {}
+        return item.get("type") == "tool_search_call" and isinstance(item.get("call_id"), str)
+
     def _add_missing(self, item: dict[str, Any]) -> None:
         self._item = item
 

@@ -21,7 +21,7 @@ from routecodex.protocols.responses.content import (
     extra_fields,
     unseal_content,
 )
-from routecodex.protocols.responses.schema import DECLARATIONS, NAME, RESULT_SUFFIXES
+from routecodex.protocols.responses.schema import DECLARATIONS, NAME, RESULT_SUFFIXES, TOOL_SEARCH
 from routecodex.wire import json
 
 LOGPROBS = "message.output_text.logprobs"
@@ -134,6 +134,11 @@ class _ItemReader:
                 self._declaration(item)
             case "agent_message":
                 self._agent_message(item)
+            case "tool_search_call" if _is_for_client(item):
+                self._add("assistant", _search_call(item))
+            case "tool_search_output" if _is_for_client(item):
+                self._declare(item)
+                self._add("tool", _search_result(item))
             case _:
                 if kind in DECLARATIONS:
                     self._declare(item)
@@ -258,6 +263,22 @@ def _result(item: dict[str, Json], *, custom: bool) -> ToolResult:
     return ToolResult(item["call_id"], parts, custom=custom, extras=extras)
 
 
+def _is_for_client(item: dict[str, Json]) -> bool:
+    """Whether a search for tools is run by the client; without a call id the provider runs it."""
+    return isinstance(item.get("call_id"), str)
+
+
+def _search_call(item: dict[str, Json]) -> ToolCall:
+    """Return a search for tools as a call; the item stays for providers of this protocol."""
+    arguments = json.encode(item.get("arguments") or {}).decode()
+    return ToolCall(item["call_id"], TOOL_SEARCH, arguments, extras={ITEM: item})
+
+
+def _search_result(item: dict[str, Json]) -> ToolResult:
+    found = json.encode(item.get("tools") or []).decode()
+    return ToolResult(item["call_id"], (Text(found),), extras={ITEM: item})
+
+
 def _reasoning(
     item: dict[str, Json], *, origin: str | None, signature: str | None, redacted: bool
 ) -> Reasoning:
@@ -303,6 +324,9 @@ def _tools(value: dict[str, Json]) -> list[Tool]:
                     extras=extra_fields(value, _TOOL_FIELDS),
                 )
             ]
+        case "tool_search" if value.get("execution") == "client":
+            fields = {name: value.get(name) for name in ("description", "parameters")}
+            return [Tool(TOOL_SEARCH, extras={ITEM: value}, **fields)]
         case hosted:
             return [Tool(value.get("name") or hosted, kind="hosted", hosted=value)]
 

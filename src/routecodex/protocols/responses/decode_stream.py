@@ -270,7 +270,10 @@ class StreamDecoder(codec.StreamDecoder):
             self._queue.add(UsageReported(usage))
         calls = [item for item in self._items if isinstance(item, CallItemDecoder) and item.started]
         whole = not calls or calls[-1].whole
-        ended = finish.infer(NAME, finish_reason(response, kind), has_calls=bool(calls), calls_whole=whole)
+        has_calls = bool(calls) or any(
+            item.calls_client for item in self._items if isinstance(item, OpaqueItemDecoder)
+        )
+        ended = finish.infer(NAME, finish_reason(response, kind), has_calls=has_calls, calls_whole=whole)
         self._queue.add(Finished(ended))
 
 

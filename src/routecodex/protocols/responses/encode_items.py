@@ -18,7 +18,6 @@ from routecodex.canon.parts import Json
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.schema import RequestView, decode_usage
 from routecodex.protocols.text_batches import escape_texts
-from routecodex.protocols.tool_mapping import InputUnwrapper
 from routecodex.protocols.translation import SERVICE_TIERS
 from routecodex.wire import json
 
@@ -392,50 +391,3 @@ class ReasoningItemEncoder:
         if signature is not None:
             item["encrypted_content"] = signature
         return self._position.done(item)
-
-
-class CallItemEncoder:
-    """A call of a function or a custom tool.
-
-    `wrapped`: the arguments are `{"input": …}`, as upstreams without custom tools send them; the item gets
-    the free text inside.
-    """
-
-    def __init__(self, position: ItemPosition, head: dict[str, Json], *, custom: bool, wrapped: bool) -> None:
-        self._position = position
-        self._custom = custom
-        self._kind = "response.custom_tool_call_input" if custom else "response.function_call_arguments"
-        self._field = "input" if custom else "arguments"
-        self._head = {
-            "id": position.id,
-            "type": "custom_tool_call" if custom else "function_call",
-            **head,
-        }
-        self._unwrapper = InputUnwrapper() if wrapped else None
-        self._pieces: list[str] = []
-        self._where = position.fields()
-        self._delta = b'%b,"delta":' % self._where
-        position.added({**self._head, "status": "in_progress", self._field: ""})
-
-    def add(self, text: str) -> None:
-        if self._unwrapper is not None:
-            text = self._unwrapper.feed(text)
-        if text:
-            self._write(text)
-
-    def _write(self, text: str) -> None:
-        self._pieces.append(text)
-        self._position.sink.write(f"{self._kind}.delta", self._delta + json.encode(text))
-
-    def close(self) -> bytes:
-        if self._unwrapper is not None and (held := self._unwrapper.close()):
-            self._write(held)
-        if not self._custom and not "".join(self._pieces).strip():
-            self._write("{}")
-        text = "".join(self._pieces)
-        self._position.sink.write_at(self._where, f"{self._kind}.done", **{self._field: text})
-        return self._position.done({**self._head, "status": self._status(text), self._field: text})
-
-    def _status(self, text: str) -> str:
-        whole = self._unwrapper.whole if self._unwrapper is not None else self._custom or json.is_whole(text)
-        return "completed" if whole else "incomplete"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from msgspec import Struct
 
@@ -116,6 +117,9 @@ class ItemWriter(Struct):
         return message
 
     def _call(self, call: ToolCall) -> dict[str, Json]:
+        if self._same and call.extras and ITEM in call.extras:
+            # A search for tools.
+            return cast(dict[str, Json], call.extras[ITEM])
         self.writer.drop_cache(call.cache)
         item: dict[str, Json] = {
             "type": "custom_tool_call" if call.custom else "function_call",
@@ -133,6 +137,8 @@ class ItemWriter(Struct):
         return item
 
     def _result(self, result: ToolResult) -> dict[str, Json]:
+        if self._same and result.extras and ITEM in result.extras:
+            return cast(dict[str, Json], result.extras[ITEM])
         self.writer.drop_cache(result.cache)
         if result.is_error:
             self.writer.notices.dropped("is_error", "a tool output is a plain text in responses")

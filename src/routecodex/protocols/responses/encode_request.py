@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json
@@ -9,7 +11,8 @@ from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields
 from routecodex.protocols.message_features import is_hosted_search
-from routecodex.protocols.responses.content import DECLARATION, PartWriter
+from routecodex.protocols.responses.codex_items import METADATA, plain_request, without_internals
+from routecodex.protocols.responses.content import DECLARATION, ITEM, PartWriter
 from routecodex.protocols.responses.decode_request import LOGPROBS
 from routecodex.protocols.responses.encode_messages import ItemWriter, custom_call_ids, short_id
 from routecodex.protocols.responses.schema import NAME
@@ -38,17 +41,23 @@ def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
         raise BadRequest(f"n: a Responses upstream gives one answer, not {request.n}; send n = 1", param="n")
     notices = Notices()
     same = request.source == NAME
+    if options.codex_items == "plain":
+        request = plain_request(request, options, notices)
     writer = PartWriter(
         same, options.vision, options.dialect.image_urls, request.source in (NAME, "chat"), notices
     )
     items = ItemWriter(request, options, writer, [], custom_call_ids(request.messages))
     instructions = items.system()
     items.messages()
-    body: dict[str, Json] = {"model": options.model, "input": items.items}
+    native = not same or options.codex_items == "native"
+    sent = items.items if native else without_internals(items.items)
+    body: dict[str, Json] = {"model": options.model, "input": sent}
     settings = _settings(request, options, notices)
     settings["instructions"] = instructions
     body |= {key: value for key, value in settings.items() if value is not None}
     _add_extras(body, request, notices)
+    if not native:
+        body.pop(METADATA, None)
     for name in options.dialect.unsupported:
         if body.pop(name, None) is not None:
             notices.dropped(name, "the upstream does not take it")
@@ -127,6 +136,8 @@ def _tool(
     same = request.source == NAME
     if tool.kind == "hosted":
         return _hosted(tool, same, notices)
+    if same and tool.extras and ITEM in tool.extras:
+        return cast(dict[str, Json], tool.extras[ITEM])
     value: dict[str, Json] = {"type": tool.kind, "name": tool.name}
     if tool.description is not None:
         value["description"] = tool.description

@@ -34,15 +34,15 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 from routecodex.protocols import codec
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.content import ITEM, seal_call_signature, seal_reasoning
+from routecodex.protocols.responses.encode_calls import CallItemEncoder, SearchItemEncoder
 from routecodex.protocols.responses.encode_items import (
-    CallItemEncoder,
     FrameSink,
     ItemPosition,
     MessageItemEncoder,
     ReasoningItemEncoder,
     ResponseObject,
 )
-from routecodex.protocols.responses.schema import NAME, objects
+from routecodex.protocols.responses.schema import NAME, TOOL_SEARCH, objects
 from routecodex.protocols.tool_mapping import ToolNames
 from routecodex.protocols.translation import cited_page, estimated_usage, used_tier
 
@@ -72,8 +72,11 @@ class StreamEncoder(codec.StreamEncoder):
         self._output: list[bytes] = []
         self._message: MessageItemEncoder | None = None
         self._part: AnswerPart | None = None
-        self._item: MessageItemEncoder | ReasoningItemEncoder | CallItemEncoder | None = None
+        self._item: MessageItemEncoder | ReasoningItemEncoder | CallItemEncoder | SearchItemEncoder | None = (
+            None
+        )
         self._signature: list[str] = []
+        self._tool_search: bool | None = None
         self._current: int | None = None
         self._waiting: OrderedDict[int, list[_PartEvent]] = OrderedDict()
         self._chars = 0
@@ -190,10 +193,12 @@ class StreamEncoder(codec.StreamEncoder):
             case Opaque():
                 pass
 
-    def _call(self, call: ToolCall) -> CallItemEncoder:
+    def _call(self, call: ToolCall) -> CallItemEncoder | SearchItemEncoder:
         name, namespace, custom = call.name, call.namespace, call.custom
         if not custom and namespace is None:
             name, namespace, custom = self._names.resolve(name)
+        if name == TOOL_SEARCH and namespace is None and self._offers_tool_search():
+            return self._search_call(call)
         position = self._next_position("ctc" if custom else "fc")
         head: dict[str, Json] = {
             "call_id": call.id or f"call_{self._reply.id}_{position.index}",
@@ -203,6 +208,21 @@ class StreamEncoder(codec.StreamEncoder):
             head["namespace"] = namespace
         self._part = replace(call, id=head["call_id"])
         return CallItemEncoder(position, head, custom=custom, wrapped=custom and not call.custom)
+
+    def _offers_tool_search(self) -> bool:
+        """Whether the client searches for tools itself (Codex)."""
+        if self._tool_search is None:
+            tools = self._reply.request.tools if self._reply.request is not None else ()
+            self._tool_search = any(
+                tool.name == TOOL_SEARCH and ITEM in (tool.extras or {}) for tool in tools
+            )
+        return self._tool_search
+
+    def _search_call(self, call: ToolCall) -> SearchItemEncoder:
+        position = self._next_position("tsc")
+        call_id = call.id or f"call_{self._reply.id}_{position.index}"
+        self._part = replace(call, id=call_id)
+        return SearchItemEncoder(position, call_id)
 
     def _opaque(self, value: Json) -> bytes:
         item_id = value.get("id")
@@ -250,7 +270,7 @@ class StreamEncoder(codec.StreamEncoder):
             self._reasoning_item().add(text)
 
     def _add_arguments(self, text: str) -> None:
-        if isinstance(self._item, CallItemEncoder):
+        if isinstance(self._item, CallItemEncoder | SearchItemEncoder):
             self._chars += len(text)
             self._item.add(text)
 
@@ -261,7 +281,7 @@ class StreamEncoder(codec.StreamEncoder):
         elif isinstance(part, Reasoning) and (item is not None or signature):
             sealed = seal_reasoning(self._reply.provider, signature, redacted=part.redacted)
             self._output.append(self._reasoning_item().close(sealed))
-        elif isinstance(item, CallItemEncoder) and isinstance(part, ToolCall):
+        elif isinstance(item, CallItemEncoder | SearchItemEncoder) and isinstance(part, ToolCall):
             self._output.append(item.close())
             if signature and self._reply.provider:
                 # Clients do not echo unknown fields of a call, but they echo reasoning items (see content).

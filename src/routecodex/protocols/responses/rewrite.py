@@ -11,6 +11,7 @@ from msgspec.json import Decoder
 from routecodex.canon.notices import Notices
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.large_body import replace_model
+from routecodex.protocols.responses.codex_items import drop_internals, holds_internals
 from routecodex.protocols.responses.content import unseal_content
 from routecodex.protocols.sealed_signatures import returns_to
 from routecodex.wire import json
@@ -33,14 +34,15 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     body = request.body
     notices = Notices()
     unsupported = [name for name in options.dialect.unsupported if f'"{name}"'.encode() in body]
-    if unsupported or _SIGNED in body:
+    internals = options.codex_items != "native" and holds_internals(body)
+    if unsupported or internals or _SIGNED in body:
         body = _edit_fields(body, options, unsupported=unsupported, notices=notices)
     return EncodedRequest(replace_model(body, options.model), notices.lines())
 
 
 def _edit_fields(body: bytes, options: EncodeOptions, *, unsupported: list[str], notices: Notices) -> bytes:
     fields = json.read_fields(body)
-    changed = False
+    changed = options.codex_items != "native" and drop_internals(fields)
     for name in unsupported:
         if fields.pop(name, None) is not None:
             notices.dropped(name, "the upstream does not take it")

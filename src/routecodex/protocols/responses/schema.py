@@ -86,6 +86,8 @@ class WireTool(Struct):
     tools: list[WireTool] | None = None
 
 
+TOOL_SEARCH = "tool_search"
+"""Codex's search for more tools: a tool without a name, whose calls and results have items of their own."""
 DECLARATIONS = ("additional_tools", "tool_search_output")
 """Items whose `tools` are declared to the model: Codex sends no `tools` for gpt-5.6 and newer."""
 
