@@ -38,11 +38,11 @@ UNKNOWN_SESSION = "the settings of this session are not known now: the store is 
 UNSTORED = "this response cannot be continued: the store is unavailable"
 
 
-def config(up: Upstream, folder: Path, *, protocol: str = "chat") -> str:
+def config(up: Upstream, folder: Path, *, protocol: str = "chat", on_down: str = "continue") -> str:
     """Two targets with one model each; `first` comes first."""
     return (
         '[server]\nport = 0\ndrain_seconds = 1\nadmin_token = "operator"\n'
-        f'[store]\nurl = "file:{folder}"\n'
+        f'[store]\nurl = "file:{folder}"\non_down = "{on_down}"\n'
         + provider("first", protocol, up)
         + provider("second", protocol, up)
         + '[routing]\ndefault = [{ mode = "priority", targets = ["first.m", "second.m"] }]\n'
@@ -51,10 +51,12 @@ def config(up: Upstream, folder: Path, *, protocol: str = "chat") -> str:
 
 
 @contextlib.asynccontextmanager
-async def gateway(folder: Path, *, protocol: str = "chat") -> AsyncIterator[Running]:
+async def gateway(
+    folder: Path, *, protocol: str = "chat", on_down: str = "continue"
+) -> AsyncIterator[Running]:
     async with (
         Upstream(lambda request: answers.text(protocol, "hi", answers.wants_stream(request))) as up,
-        serving(config(up, folder, protocol=protocol)) as running,
+        serving(config(up, folder, protocol=protocol, on_down=on_down)) as running,
     ):
         yield running
 
@@ -121,6 +123,26 @@ async def test_an_unknown_session_goes_on_as_if_nothing_were_set_with_a_notice(
         await until_ready(running)
         answer = await ask(running, protocol=protocol)
         assert (target(answer), notices(answer)) == ((200, "second.primary.m"), [])
+
+
+@protocols
+async def test_an_unknown_session_is_refused_where_the_configuration_says_so(
+    tmp_path: Path, protocol: str
+) -> None:
+    folder = tmp_path / "store"
+    async with gateway(folder, protocol=protocol) as running:
+        assert (await ask(running, "hi <**!second.m**>", protocol=protocol)).status == 200
+    async with gateway(folder, protocol=protocol, on_down="refuse") as running:
+        with down(folder):
+            refused = await ask(running, protocol=protocol)
+            others = [await ask(running, protocol=protocol, session="") for _ in range(2)]
+        await until_ready(running)
+        after = await ask(running, protocol=protocol)
+    grammar.check_error(protocol, refused.status, refused.body)
+    assert refused.status in ((503, 529) if protocol == "messages" else (503,))
+    assert b'"store_unavailable"' in refused.body
+    assert [target(one) for one in others] == [(200, "first.primary.m")] * 2
+    assert target(after) == (200, "second.primary.m")
 
 
 async def test_reads_go_on_while_only_writes_fail(tmp_path: Path) -> None:

@@ -233,6 +233,13 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         str,
         Meta(description="`file:` (the session directory), `file:/path` or `memory:` (not persistent)."),
     ] = "file:"
+    on_down: Annotated[
+        Literal["continue", "refuse"],
+        Meta(
+            description="Requests of a session whose settings cannot be read while the store is down: "
+            "`continue` as if nothing were set, with a notice, or `refuse` with 503 `store_unavailable`."
+        ),
+    ] = "continue"
     responses_ttl_hours: Annotated[
         float,
         Meta(description="Lifetime of stored answers of the Responses API.", gt=0, le=YEAR_HOURS),

@@ -92,6 +92,7 @@ class Gateway:
         self.config = config
         self.health.options = build.health_options(config)
         self.health.scripted = build.scripted(config)
+        self.sessions.refuses_unknown = config.store.on_down == "refuse"
         self.registry = build.registry(config)
         self.history = ResponseHistory(
             self.store,

@@ -70,23 +70,16 @@ class WireRequest:
 
     def with_body(self, body: bytes) -> WireRequest:
         """Return the request with another body; its view and outline stay those of the original."""
-        return WireRequest(
-            self.protocol,
-            body,
-            view=self.view,
-            model=self.model,
-            stream=self.stream,
-            include_usage=self.include_usage,
-            original=self.original,
-            outline=self.outline,
-            lacks_tags=self.lacks_tags,
-        )
+        return self._changed(body, self.view)
 
     def with_view(self, view: Any) -> WireRequest:
         """Return the request with another view of the same body."""
+        return self._changed(self.body, view)
+
+    def _changed(self, body: bytes, view: Any) -> WireRequest:
         return WireRequest(
             self.protocol,
-            self.body,
+            body,
             view=view,
             model=self.model,
             stream=self.stream,

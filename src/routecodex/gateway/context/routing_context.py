@@ -188,9 +188,10 @@ class RoutingContextBuilder:
         return force.turn
 
     async def _load_session(self, request: ClientRequest, scope: Scope) -> SessionState:
-        # A chain that begins with this request has no state that could be unknown.
-        begins = scope.kind == "chain" and request.chain is None
-        return await self._sessions.load(scope, None if begins else request.notices)
+        if scope.kind == "chain" and request.chain is None:
+            # The chain begins with this request: it has no state that could be unknown.
+            return NOTHING_SET
+        return await self._sessions.load(scope, request.notices)
 
     def _scope(self, request: ClientRequest, controls: ControlFields) -> Scope:
         scope = identify(

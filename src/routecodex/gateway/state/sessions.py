@@ -112,19 +112,27 @@ class Sessions:
         self._clock = clock
         self._cell = Cell(store, FORMAT, cached=cached, ttl=TTL, clock=clock)
         self._writes = 0
+        self.refuses_unknown = False
 
     def peek(self, scope: Scope) -> SessionState | None:
         """Return the state if it is known without IO; None means that it has to be loaded."""
         return self._cell.peek(scope.key) if scope.lasts else EMPTY
 
     async def load(self, scope: Scope, notices: Notices | None = None) -> SessionState:
-        """Return the state; while the store is down the last known one, or empty with a notice."""
+        """Return the state; while the store is down the last known one, or empty with a notice.
+
+        With `refuses_unknown` it is an error that the state is not known.
+        """
         if not scope.lasts:
             return EMPTY
         state = await self._cell.find(scope.key)
-        if state is None and notices is not None:
+        if state is not None:
+            return state
+        if self.refuses_unknown:
+            raise Overloaded(f"{UNKNOWN_SESSION}; try again later", code="store_unavailable")
+        if notices is not None:
             notices.add(UNKNOWN_SESSION)
-        return state or EMPTY
+        return EMPTY
 
     async def change(self, scope: Scope, edit: Edit) -> SessionState:
         """Apply `edit` to the state in one atomic step; it is stored when this returns.
