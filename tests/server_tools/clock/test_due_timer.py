@@ -159,6 +159,50 @@ async def test_a_store_that_cannot_be_read_holds_nobody() -> None:
     assert await World(Deaf(), Moving()).hold() is False
 
 
+class Interrupted(MemoryStore):
+    """A store that can be down, and counts the reads that fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = False
+        self.failures = 0
+        self.unknown = 0
+
+    def stamp(self, space: str) -> int:
+        return super().stamp(space) if not self.down else self._unknown()
+
+    def stamp_of(self, space: str, key: str) -> int:
+        return super().stamp_of(space, key) if not self.down else self._unknown()
+
+    def _unknown(self) -> int:
+        self.unknown -= 1
+        return self.unknown
+
+    async def get(self, space: str, key: str) -> Stored | None:
+        if self.down:
+            self.failures += 1
+            raise StoreError("gone")
+        return await super().get(space, key)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_hold_goes_on_while_the_store_is_down(returns: bool) -> None:
+    store, now = Interrupted(), Moving()
+    world = World(store, now)
+    await put(world.task_store, task_fields(SOON), now=now)
+    held = world.hold(seconds=10)
+    await world.held()
+    store.down = True
+    async with asyncio.timeout(20):
+        while store.failures < 2:
+            await asyncio.sleep(0.001)
+            now.ms += 1
+        assert not held.done()
+        store.down = not returns
+        now.ms += 50 if returns else 10_000
+        assert await held is returns
+
+
 async def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
     stamps = Stamps()
     timer = DueTimer(stamps, now_ms=Moving())

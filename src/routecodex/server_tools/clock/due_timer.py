@@ -123,6 +123,8 @@ class ExpirySweep:
 
 RECHECK_SECONDS = 1.0
 _SLACK = 64
+_STORE_PAUSE_MS = 1000
+"""Time until a hold tries again to read tasks from a store that is down."""
 
 
 class Stamps(Protocol):
@@ -138,7 +140,7 @@ class Waiter:
 
     __slots__ = ("at_ms", "future", "session", "stamp")
 
-    def __init__(self, session: str, at_ms: int, *, stamp: int, future: asyncio.Future[None]) -> None:
+    def __init__(self, session: str, at_ms: int, *, stamp: int | None, future: asyncio.Future[None]) -> None:
         self.session = session
         self.at_ms = at_ms
         self.stamp = stamp
@@ -179,12 +181,12 @@ class DueTimer:
         """The number of held requests."""
         return self._live
 
-    async def wait(self, session: str, at_ms: int, *, stamp: int) -> None:
-        """Wait until the time, or until the session's stamp differs from `stamp`."""
+    async def wait(self, session: str, at_ms: int, *, stamp: int | None) -> None:
+        """Wait until the time, or until the session's stamp differs from `stamp`; None: until any changes."""
         waiter = Waiter(session, at_ms, stamp=stamp, future=asyncio.get_running_loop().create_future())
         self._add(waiter)
         try:
-            if self._stamps.stamp_of(session) != stamp:
+            if stamp is not None and self._stamps.stamp_of(session) != stamp:
                 return
             await waiter.future
         finally:
@@ -270,14 +272,23 @@ class Holds:
         self._up = up
 
     async def until_due(self, session: str, request_id: str, *, deadline_ms: int) -> bool:
-        """Wait for a deliverable task before the deadline; False at once if there cannot be one."""
+        """Wait for a deliverable task before the deadline; False at once if there cannot be one.
+
+        A hold that has begun goes on while the store is down.
+        """
+        begun = False
         while not self._timer.released:
             try:
                 stamp = self._store.stamp_of(session)
                 state = await self._store.load(session)
             except StoreError as exc:
-                log.debug("%s: not held, the tasks of the session cannot be read: %s", request_id, exc)
-                return False
+                log.debug("%s: the tasks of the session cannot be read: %s", request_id, exc)
+                now_ms = self._now_ms()
+                if not begun or now_ms >= deadline_ms:
+                    return False
+                pause_ms = min(now_ms + _STORE_PAUSE_MS, deadline_ms)
+                await self._timer.wait(session, pause_ms, stamp=None)
+                continue
             now_ms = self._now_ms()
             state = effective_reservations(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
             moment = wake_at(state, now_ms, rules=self._rules, request_id=request_id)
@@ -285,5 +296,6 @@ class Holds:
                 return False
             if moment <= now_ms:
                 return True
+            begun = True
             await self._timer.wait(session, moment, stamp=stamp)
         return False
