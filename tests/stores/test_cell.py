@@ -313,6 +313,16 @@ async def test_the_least_recently_used_value_leaves_the_cache_first(open_cell: O
     assert [cell.peek(key) for key in "abc"] == [1, None, 1]
 
 
+async def test_only_so_many_bytes_are_kept_in_memory(store: Recorder) -> None:
+    cell = Cell(store, NUMBERS, cached=10, cached_bytes=6, ttl=None)
+    for key, number in (("a", 11), ("b", 22), ("a", 333), ("c", 444)):
+        await cell.edit(key, put(number))
+        await cell.load(key)
+    store.calls.clear()
+    assert [await cell.load(key) for key in ("a", "c", "b")] == [333, 444, 22]
+    assert [name for name in store.calls if name != "stamp_of"] == ["get_intact"]
+
+
 async def test_a_stamp_is_compared_only_once_per_recheck(open_cell: Open, store: Recorder) -> None:
     here, there = open_cell(recheck=0.05), open_cell()
     assert here.peek("a") is None, "absent or down: only a read can tell"

@@ -35,6 +35,8 @@ _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
 _MAX_HEADER_BLOCKS = 256
+LONGEST_CACHED_BLOCK = 4096
+"""Bytes; clients choose the values of forwarded headers."""
 _HTML_PAGE = re.compile(r"\s*<(?:!doctype|html)", re.IGNORECASE)
 
 
@@ -134,7 +136,7 @@ class Upstream:
         if block is None:
             forwarded = dict(zip(self._forwarded, values, strict=True))
             block = _encode_headers(self._fixed_headers[key], stream=stream, forwarded=forwarded)
-            if len(self._header_blocks) < _MAX_HEADER_BLOCKS:
+            if len(self._header_blocks) < _MAX_HEADER_BLOCKS and len(block) <= LONGEST_CACHED_BLOCK:
                 self._header_blocks[cache_key] = block
         return block
 

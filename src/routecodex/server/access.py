@@ -11,6 +11,7 @@ from routecodex.config import Config, is_loopback
 from routecodex.server.http import HttpRequest
 
 _MAX_CACHED_HOSTS = 256
+_LONGEST_CACHED_HOST = 256
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -40,7 +41,7 @@ class ClientAccess:
                 status=403,
                 code="host_not_allowed",
             )
-        if len(self._cached_hosts) < _MAX_CACHED_HOSTS:
+        if len(self._cached_hosts) < _MAX_CACHED_HOSTS and len(host) <= _LONGEST_CACHED_HOST:
             self._cached_hosts.add(host)
 
     def client_name(self, request: HttpRequest) -> str:

@@ -24,6 +24,7 @@ log = logging.getLogger("routecodex.server")
 
 _ROTATED = 2
 _MAX_PENDING = 20_000
+_MAX_PENDING_BYTES = 8 * 1024 * 1024
 _BLOCK = 65536
 _MAX_LINE = 1024 * 1024
 
@@ -36,6 +37,7 @@ class RequestLog:
         self._path = directory / "requests.jsonl"
         self._max_bytes = max_bytes
         self._lines: list[bytes] = []
+        self._bytes = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="request-log")
         self._writing: asyncio.Future[None] | None = None
         self._failing = False
@@ -44,14 +46,16 @@ class RequestLog:
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Queue lines to be written; drop them if too many wait for a slow disk."""
-        free = _MAX_PENDING - len(self._lines)
+        size = sum(map(len, lines))
+        free = _MAX_PENDING - len(self._lines) if self._bytes + size <= _MAX_PENDING_BYTES else 0
+        self._bytes += size if free else 0
         self._lines.extend(lines[:free] if free < len(lines) else lines)
         self._dropped += max(0, len(lines) - free)
         if self._writing is None:
             self._write_next()
 
     def _write_next(self) -> None:
-        lines, self._lines = self._lines, []
+        lines, self._lines, self._bytes = self._lines, [], 0
         loop = asyncio.get_running_loop()
         self._writing = loop.run_in_executor(self._thread, self._write, lines)
         self._writing.add_done_callback(self._written)

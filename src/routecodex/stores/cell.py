@@ -23,6 +23,8 @@ from routecodex.stores.store import DamagedValue, Store, StoreError
 T = TypeVar("T")
 R = TypeVar("R")
 
+CACHED_BYTES = 8 * 1024 * 1024
+
 
 class CorruptValue(Exception):
     """A stored value that its format cannot decode."""
@@ -75,6 +77,7 @@ class CellEdit(Generic[T, R]):
 
     value: T
     result: R
+    size: int
 
     def __init__(
         self, format: CellFormat[T], key: str, change: Callable[[T], tuple[T, R]], *, corrupt: bytes | None
@@ -90,11 +93,14 @@ class CellEdit(Generic[T, R]):
         empty = format.empty(key)
         before = empty if raw is None or raw == self._corrupt else decode(format, key, raw)
         self.value, self.result = self._change(before)
+        self.size = 0
         if self.value == empty and raw is not None:
             return None
         if self.value == before:
             raise Unchanged
-        return format.encode(key, self.value)
+        encoded = format.encode(key, self.value)
+        self.size = len(encoded)
+        return encoded
 
 
 def decode(format: CellFormat[T], key: str, raw: bytes) -> T:
@@ -108,8 +114,10 @@ def decode(format: CellFormat[T], key: str, raw: bytes) -> T:
 class CachedValue(Generic[T]):
     """The last known value of a key; `stamp` is None when the store may hold a newer one."""
 
-    def __init__(self, value: T, stamp: int | None, expires: float | None) -> None:
+    def __init__(self, value: T, stamp: int | None, expires: float | None, size: int = 0) -> None:
         self.value = value
+        self.size = size
+        """Bytes of its stored form."""
         self.stamp = stamp
         self.expires = expires
         self.recheck_at = -math.inf
@@ -118,7 +126,8 @@ class CachedValue(Generic[T]):
 class Cell(Generic[T]):
     """Cached, stamped access to one kind of stored value.
 
-    At most `cached` values are held in memory. A stored value lives for `ttl` seconds after its last write.
+    At most `cached` values are held in memory, whose stored forms take at most `cached_bytes` together: some
+    values hold texts that clients choose. A stored value lives for `ttl` seconds after its last write.
     With `recheck`, a cached value is used for that many seconds before its stamp is compared again.
     """
 
@@ -128,6 +137,7 @@ class Cell(Generic[T]):
         format: CellFormat[T],
         *,
         cached: int,
+        cached_bytes: int = CACHED_BYTES,
         ttl: float | None,
         recheck: float = 0,
         clock: Callable[[], float] = time.time,
@@ -136,6 +146,8 @@ class Cell(Generic[T]):
         self._format = format
         self._space = format.space
         self._cached = cached
+        self._most_bytes = cached_bytes
+        self._bytes = 0
         self._ttl = ttl
         self._recheck = recheck
         self._clock = clock
@@ -192,7 +204,7 @@ class Cell(Generic[T]):
             with suppress(CorruptValue):
                 value = decode(self._format, key, stored.value)
                 # A stamp of 0 is older than the value; later it would mean that the value was deleted.
-                self._remember(key, value, stamp or None, expires=stored.expires)
+                self._remember(key, value, stamp or None, size=len(stored.value), expires=stored.expires)
                 return value
         return await self._replace_damaged(key, stamp, corrupt)
 
@@ -212,16 +224,18 @@ class Cell(Generic[T]):
     async def _write_back(self, key: str, value: T, corrupt: bytes | None) -> T:
         """Write the last known value in place of a damaged one, unless another process was first."""
 
+        encoded = self._format.encode(key, value)
+
         def write_back(raw: bytes | None) -> bytes:
             if raw is not None and raw != corrupt:
                 raise Unchanged
-            return self._format.encode(key, value)
+            return encoded
 
         if corrupt is not None:
             await self._set_aside(key, corrupt)
         with suppress(Unchanged):
             await self._store.update(self._space, key, write_back, ttl=self._ttl)
-            self._remember(key, value, None)
+            self._remember(key, value, None, size=len(encoded))
             self._format.log.error(
                 "%s/%.80r was damaged: the last known value stays and was written back", self._space, key
             )
@@ -253,7 +267,7 @@ class Cell(Generic[T]):
             except CorruptValue as exc:
                 corrupt = exc.raw
             else:
-                self._remember(key, edit.value, None, absent=stored is None)
+                self._remember(key, edit.value, None, size=edit.size, absent=stored is None)
                 return edit.result
             await self._set_aside(key, corrupt)
 
@@ -266,15 +280,25 @@ class Cell(Generic[T]):
         )
 
     def _remember(
-        self, key: str, value: T, stamp: int | None, *, expires: float | None = None, absent: bool = False
+        self,
+        key: str,
+        value: T,
+        stamp: int | None,
+        *,
+        size: int = 0,
+        expires: float | None = None,
+        absent: bool = False,
     ) -> None:
+        old = self._values.pop(key, None)
+        if old is not None:
+            self._bytes -= old.size
         if absent and not self._recheck:
-            self._values.pop(key, None)
             return
-        self._values[key] = CachedValue(value, stamp, expires)
-        self._values.move_to_end(key)
-        if len(self._values) > self._cached:
-            self._values.popitem(last=False)
+        self._values[key] = CachedValue(value, stamp, expires, size)
+        self._bytes += size
+        while len(self._values) > self._cached or self._bytes > self._most_bytes:
+            _, oldest = self._values.popitem(last=False)
+            self._bytes -= oldest.size
 
 
 def _keep(value: T) -> tuple[T, T]:

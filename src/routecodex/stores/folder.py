@@ -47,7 +47,7 @@ from routecodex.stores.store import (
 TEMPORARY_MAX_AGE = 3600.0
 SHORT_KEY = 128
 
-_CACHED_NAMES = 16_384
+_CACHED_NAMES = 4096
 """Size of the cache of file names; it must exceed the number of active sessions."""
 _LOCK = ".lock"
 _TEMPORARY = ".tmp"

@@ -92,6 +92,8 @@ class RoutingContext:
 
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
 _CACHED_OPENINGS: Final = 1024
+_MOST_CACHED_TEXTS: Final = 16
+"""Clients choose how many texts a message has."""
 _REPLY_MARK: Final = REPLY_PREFIX.encode()
 _NO_CLASS: Final = RouteClass("default", "no rule names another route")
 
@@ -122,8 +124,9 @@ class RoutingContextBuilder:
         self._max_wait = max_wait
         self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
         self._applier = InstructionApplier(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
-        # Requests of an agent begin alike; the texts are short and their number is bounded.
-        self._find_opening = lru_cache(maxsize=_CACHED_OPENINGS)(partial(_find_opening, roles))
+        # Requests of an agent begin alike, and with few texts.
+        self._find_any_opening = partial(_find_opening, roles)
+        self._find_opening = lru_cache(maxsize=_CACHED_OPENINGS)(self._find_any_opening)
         self._rules = TextRules(where, lambda text: roles.by_user(text) is not None)
 
     async def build(self, request: ClientRequest, *, save: bool = True) -> RoutingContext:
@@ -168,7 +171,9 @@ class RoutingContextBuilder:
             role = role_by_headers(request.headers, named=controls.role, metadata=controls.codex_turn)
             if role.signal:
                 return role
-        row = self._find_opening(request.codec.openings(request.wire))
+        openings = request.codec.openings(request.wire)
+        cached = len(openings[0]) + len(openings[1]) <= _MOST_CACHED_TEXTS
+        row = self._find_opening(openings) if cached else self._find_any_opening(openings)
         if row is not None and _fits(row, request):
             return _role_of(row, role)
         return role if request.codec.name != "gemini" else _role_by_tool(request, role)

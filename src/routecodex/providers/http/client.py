@@ -220,6 +220,8 @@ def _closed_error(conn: UpstreamConnection) -> UpstreamFailed:
 
 
 _INVALID_IN_TARGET = bytes(range(0x21)) + b"\x7f"
+_LONGEST_CACHED: Final = 8192
+"""Bytes of headers and path, parts of which clients choose."""
 _BODYLESS_METHODS: Final = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))
 _LINE_BREAK = re.compile(rb"[\r\n]")
 
@@ -238,7 +240,8 @@ def encode_head(
 
     `added` are further header lines, which differ from request to request and are not cached.
     """
-    lines = _cached_lines if isinstance(headers, bytes) else _lines
+    cached = isinstance(headers, bytes) and len(headers) + len(path) <= _LONGEST_CACHED
+    lines = _cached_lines if cached else _lines
     before, after = lines(origin, headers, method, path)
     if length or method not in _BODYLESS_METHODS:
         return b"%bcontent-length: %d\r\n%b%b\r\n" % (before, length, after, added)
