@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.clients.agents.opencode import opencode
-from tests.clients.agents.scene import FOLLOWUP, NOTHING_ELSE, open_scene, records, rule
+from tests.clients.agents.scene import FOLLOWUP, NOTHING_ELSE, TWICE, open_scene, records, rule
 from tests.kit.answers import Call, Counts
 
 pytestmark = pytest.mark.agents
 
-TWICE = f"<**stopMessage:“{FOLLOWUP}”,2**>"
 TITLE = rule("You are a title generator.", "Greeting", system=True)
 READ = Call("read", {"filePath": "a.txt"})
 
@@ -22,7 +21,7 @@ def delegation(prompt: str) -> Call:
     return Call("task", {"description": "look around", "prompt": prompt, "subagent_type": "general"})
 
 
-@pytest.mark.parametrize("speaks", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("speaks", ["chat", "messages"])
 async def test_a_title_and_a_sub_agent_use_up_no_round(tmp_path: Path, speaks: str) -> None:
     task = 'look into it <**stopMessage:"written by a model",9**>'
     rules = (TITLE, rule("look into it", "Nothing there."), rule("DELEGATE", delegation(task)))
@@ -51,7 +50,7 @@ async def test_a_compaction_is_not_continued_and_its_follower_applies_no_tag(tmp
         rule("READ it", READ, counts=Counts(input=95_000, output=10)),
     )
     async with open_scene(tmp_path, "chat", *rules) as scene:
-        ended = await opencode(scene, f"<**stopMessage:“{FOLLOWUP}”,1**> READ it", context=100_000)
+        ended = await opencode(scene, f'<**stopMessage:"{FOLLOWUP}",1**> READ it', context=100_000)
         assert ended.out.strip().endswith(f"Went on.\n\n{NOTHING_ELSE}"), ended.err
         assert [model for model in scene.models() if model != "small"] == ["main", "summary", "main", "main"]
         assert sum(FOLLOWUP in new for new in scene.news()) == 1

@@ -83,6 +83,7 @@ FORMS: list[tuple[str, Instruction]] = [
     ("stopMessage:＂a＂", STOP("a", 10)),
     (r'stopMessage:"say \"hi\" and \\ done",2', STOP(r'say "hi" and \ done', 2)),
     (r'stopMessage:"a\nb\\"', STOP("a\\nb\\", 10)),
+    (r'stopMessage:\"say \\"hi\\" now\",2', STOP('say "hi" now', 2)),
     ('stopMessage:"two\nlines"', STOP("two\nlines", 10)),
     ('stopMessage:" keeps its spaces "', STOP(" keeps its spaces ", 10)),
     ('stopMessage:"a **> b"', STOP("a **> b", 10)),

@@ -166,6 +166,9 @@ def _is_name_character(character: str) -> bool:
 def _stop_message(value: str, span: Span) -> Instruction:
     if value.lower() == "clear":
         return ClearStopMessage(span=span)
+    if value.startswith('\\"'):
+        # `opencode run` (1.18) escapes the quotes of a prompt that has spaces.
+        value = value.replace('\\"', '"')
     if value[:1] in _TEXT:
         return _stop_text(value, span)
     file = _FILE.match(value)
