@@ -24,9 +24,9 @@ def down(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Let every write fail and every read succeed: a directory stands where the lock file was."""
-    locks = [folder / space / ".lock" for space in SPACES]
+def read_only(folder: Path, *spaces: str) -> Iterator[None]:
+    """Let every write to these spaces, or to all, fail: a directory stands where the lock file was."""
+    locks = [folder / space / ".lock" for space in spaces or SPACES]
     for lock in locks:
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.unlink(missing_ok=True)

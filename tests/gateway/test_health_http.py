@@ -52,6 +52,26 @@ def pair(first: Upstream, second: Upstream, *, more: str = NO_WAIT) -> str:
     )
 
 
+async def test_a_later_round_goes_by_what_another_process_learned_meanwhile(tmp_path: Path) -> None:
+    async def first_answer(request: Request) -> Any:
+        """Answer, while another process opens the breaker of this target."""
+        store = FileStore(tmp_path)
+        other = KeyHealth(store)
+        for _ in range(3):
+            other.failed(Target("first", "primary", "m"), UpstreamFailed("it broke", upstream_status=500))
+        await other.flush()
+        await store.close()
+        return TEXT_ANSWER(answers.wants_stream(request))
+
+    async with (
+        Upstream(first_answer) as first,
+        Upstream(lambda request: TEXT_ANSWER(answers.wants_stream(request))) as second,
+        serving(f'[store]\nurl = "file:{tmp_path}"\n' + pair(first, second)) as gateway,
+    ):
+        answer = await send(gateway, '<**stopMessage:"go on",1**>hi', x_session_id="s")
+    assert (answer.status, len(first.requests), len(second.requests)) == (200, 1, 1)
+
+
 def key(request: Request) -> str:
     return request.headers["authorization"].removeprefix("Bearer key-")
 

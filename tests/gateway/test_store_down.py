@@ -18,10 +18,18 @@ from tests.gateway.clock_gateway import (
     command,
     now_ms,
     script_tool_calls,
+    store_tasks,
+    stored_tasks,
     task_item,
     tool_results,
 )
-from tests.gateway.continuation_gateway import PROTOCOLS, SET_STOP_MESSAGE, file_store_gateway, stored_uses
+from tests.gateway.continuation_gateway import (
+    PROTOCOLS,
+    SET_STOP_MESSAGE,
+    file_store_gateway,
+    stored_sessions,
+    stored_uses,
+)
 from tests.gateway.store_outage import OUTAGES, SPACES, down, read_only
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import Running, provider, serving
@@ -172,6 +180,25 @@ async def test_an_instruction_is_refused_in_the_protocol_of_the_client_and_nothi
     assert refused.status in ((503, 529) if protocol == "messages" else (503,))
     assert b'"state_not_saved"' in refused.body
     assert target(after) == (200, "first.primary.m")
+
+
+@pytest.mark.parametrize("space", ["sessions", "clock"])
+async def test_an_instruction_is_applied_as_a_whole_or_not_at_all(tmp_path: Path, space: str) -> None:
+    """Settings and tasks are in two spaces, of which one may fail alone."""
+    folder = tmp_path / "store"
+    store_tasks(folder, now_ms() + 3_600_000)
+    async with clock_gateway("chat", folder) as harness:
+        harness.script_texts(then="part ")
+        assert (await harness.send("hi <**!up.m**>")).status == 200
+        before = stored_sessions(folder)
+        with read_only(folder, space):
+            refused = await harness.send("hi <**#up**> <**clock:clear**>")
+        assert (refused.status, refused.json["error"]["code"]) == (503, "state_not_saved")
+        assert len(stored_tasks(folder)) == 1
+        settings = [{**one, "updated_at": 0, "applied": ""} for one in (*stored_sessions(folder), *before)]
+        assert settings[0] == settings[1]
+        again = await harness.send("hi <**clock:clear**>")
+        assert (again.status, stored_tasks(folder)) == (200, [])
 
 
 @outages

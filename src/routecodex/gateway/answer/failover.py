@@ -304,6 +304,8 @@ class Failover:
 
     async def _next_plan(self) -> RoutePlan:
         """Plan again after failures; wait for a cooldown to end if that is soon."""
+        if self._health.stale():
+            await self._health.refresh()
         plan = self._plan()
         while not plan.steps:
             await self._wait(plan)

@@ -189,6 +189,9 @@ class ServerToolTurn:
     async def send(self, request: Request) -> AsyncGenerator[EventBatch, None]:
         """Yield the events of one round; the client gets each before it is yielded."""
         first = self._turn.round == 1
+        if not first:
+            # The rounds before may have taken minutes.
+            await self._services.health.read_latest()
         failover = Failover(
             self._services,
             self._planner,
