@@ -182,3 +182,14 @@ async def test_an_encrypted_message_between_agents_is_named_as_such() -> None:
 async def test_a_responses_provider_gets_a_message_between_agents_as_it_came(clock: str) -> None:
     _, request = await send_messages("responses", user("go"), TASK, user("on"), more=clock)
     assert [item for item in request.json["input"] if item["type"] == "agent_message"] == [TASK]
+
+
+@pytest.mark.parametrize("upstream", ["chat", "responses"])
+async def test_a_tag_between_agents_is_removed_and_not_applied(upstream: str) -> None:
+    head, payload = TASK["content"]
+    tagged = {**payload, "encrypted_content": "look <**up.unknown**>into it"}
+    item = {**TASK, "content": [{**head, "text": "Message <**clear**>Type"}, tagged]}
+    answer, request = await send_messages(upstream, user("go"), item)
+    assert answer.status == 200
+    assert b"<**" not in request.body
+    assert (b"look into it" in request.body, b"Message Type" in request.body) == (True, True)

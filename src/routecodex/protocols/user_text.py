@@ -35,6 +35,8 @@ class MessageShape(Struct, frozen=True, kw_only=True):
     system_roles: frozenset[str | None] = frozenset({"system", "developer"})
     types: frozenset[str | None] | None = None
     """Types of entries that are messages; None if entries have no type."""
+    agent_types: frozenset[str | None] = frozenset()
+    """Types of entries in which agents write to each other."""
     other_fields: tuple[str, ...] = ()
     """Fields of an entry with content besides `content`."""
     cache_field: str | None = None
@@ -60,6 +62,21 @@ def _by_type(part: JsonObject, *, texts: frozenset[str], results: frozenset[str]
     if kind in texts and starts_with(part.get("text"), b'"'):
         return "text"
     return "result" if kind in results else "other"
+
+
+SEALED = "encrypted_content"
+"""Type and field of a part between Codex's agents; models other than OpenAI's write plain text there."""
+
+
+def _by_responses_type(part: JsonObject) -> PartKind:
+    if string_value(part.get("type")) == SEALED:
+        return "text" if starts_with(part.get(SEALED), b'"') else "other"
+    # The codec accepts all three as text, for every role.
+    return _by_type(part, texts=frozenset({"input_text", "output_text", "text"}))
+
+
+def _text_field(part: JsonObject) -> str:
+    return SEALED if string_value(part.get("type")) == SEALED else "text"
 
 
 _DATA = ("functionCall", "inlineData", "fileData")
@@ -91,9 +108,9 @@ MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
     "responses": MessageShape(
         entries="input",
         content="content",
-        # The codec accepts all three as text, for every role.
-        kind_of=partial(_by_type, texts=frozenset({"input_text", "output_text", "text"})),
+        kind_of=_by_responses_type,
         types=frozenset({None, "", "message"}),
+        agent_types=frozenset({"agent_message"}),
     ),
     "gemini": MessageShape(
         entries="contents",
@@ -153,6 +170,20 @@ def message_path(request: WireRequest, message: UserMessage) -> str:
     return f"{MESSAGE_SHAPES[request.protocol].entries}[{message.index}]"
 
 
+def agent_texts(request: WireRequest) -> dict[tuple[int, int | None], str]:
+    """Return the texts that agents wrote to each other (Codex), by message and part."""
+    shape = MESSAGE_SHAPES[request.protocol]
+    if not shape.agent_types:
+        return {}
+    entries = ((index, JsonObject(item)) for index, item in enumerate(_items(request)))
+    return {
+        (index, text.part): text.text
+        for index, entry in entries
+        if string_value(entry.get("type")) in shape.agent_types
+        for text in _read_message(entry, shape, index=index).texts
+    }
+
+
 def model_texts(request: WireRequest) -> dict[int, str]:
     """Return the texts of the model's messages that are one text only, by index."""
     found = ((index, _model_text(item, request)) for index, item in enumerate(_items(request)))
@@ -197,7 +228,7 @@ def _read_message(entry: JsonObject, shape: MessageShape, *, index: int) -> User
     parts = [entry.inner(part) for part in list_items(content)]
     kinds = [shape.kind_of(part) for part in parts]
     texts = (
-        MessageText(at, string_value(part.get("text")) or "")
+        MessageText(at, string_value(part.get(_text_field(part))) or "")
         for at, part in enumerate(parts)
         if kinds[at] == "text"
     )
@@ -329,7 +360,7 @@ def _parts(parts: list[JsonObject], shape: MessageShape, edit: MessageEdit) -> d
             continue
         fields: dict[str, Replacement] = {}
         if at in edit.texts:
-            fields["text"] = json.encode(edit.texts[at])
+            fields[_text_field(part)] = json.encode(edit.texts[at])
         if shape.cache_field and is_present(marker) and not is_present(own):
             fields[shape.cache_field] = bytes(marker)
         marker = ABSENT

@@ -35,6 +35,7 @@ async def test_a_sub_agent_uses_up_no_round_and_has_a_route(tmp_path: Path) -> N
         assert answer.split("\n\n") == ["It found nothing.", NOTHING_ELSE, NOTHING_ELSE]
         assert sorted(scene.models()) == ["main"] * 5 + ["sub"]
         assert [FOLLOWUP in new for new in scene.news("main")] == [False, False, False, True, True]
+        assert b"<**" not in scene.requests("sub")[0].body
     lines = records(scene)
     assert sorted((line["role"], "agent" in line) for line in lines) == [
         *[("main", False)] * 3,

@@ -306,6 +306,9 @@ def _strip_tags(codec: Codec, request: WireRequest, messages: Sequence[UserMessa
                 drop_parts.add((message.index, part.part))
         if tagged and not left:
             drop_messages.add(message.index)
+    for position, text in user_text.agent_texts(request).items():
+        if (stripped := strip(text)) != text:
+            texts[position] = stripped
     return _rewritten(codec, request, texts, drop_parts=drop_parts, drop_messages=drop_messages)
 
 
