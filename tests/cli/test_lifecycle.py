@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +23,8 @@ from click.testing import CliRunner, Result
 from routecodex.cli import main
 from routecodex.cli.admin_client import is_gateway_since, is_running
 from tests.cli.admin_server import admin_server, announce
-from tests.cli.process import Command, running, until
+from tests.cli.process import ROOT, Command, running, until
+from tests.gateway.installed_tool import install
 from tests.kit import asking
 from tests.kit.raw_client import call
 
@@ -296,3 +298,20 @@ def test_what_has_ended_but_was_not_collected_does_not_run() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not is_running(process.pid)
     assert not is_running(0)
+
+
+async def test_status_names_a_server_tool_that_cannot_be_loaded(tmp_path: Path) -> None:
+    site = install(tmp_path / "site", "lame = no_such_package:Tool")
+    environ = {"PYTHONPATH": f"{ROOT / 'src'}:{site}"}
+    file = tmp_path / "gateway.toml"
+    file.write_text(DEMO.format(pace=0))
+    async with running(tmp_path, "serve", "--config", str(file), "--port", "0", environ=environ) as command:
+        await command.port()
+        async with running(tmp_path, "status") as status:
+            assert await status.ended() == 0
+    assert "server tool 'lame' (no_such_package:Tool) cannot be loaded and is left out" in command.text
+    assert re.fullmatch(
+        r"warning: \S+: server tool 'lame' \(no_such_package:Tool\) cannot be loaded: ModuleNotFoundError: "
+        r"No module named 'no_such_package'",
+        status.text,
+    )

@@ -40,12 +40,15 @@ class PeekTool(ServerTool):
         return f"saw {where}"
 
 
-def install(folder: Path) -> Path:
-    """Install a package with nothing but an entry point; return the folder to put on the path."""
+PEEK = "peek = tests.gateway.installed_tool:PeekTool"
+
+
+def install(folder: Path, *points: str) -> Path:
+    """Install a package with nothing but entry points; return the folder to put on the path."""
     about = folder / "peeking-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: peeking\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
-        "[routecodex.server_tools]\npeek = tests.gateway.installed_tool:PeekTool\n"
+        "\n".join(["[routecodex.server_tools]", *(points or (PEEK,)), ""])
     )
     return folder

@@ -174,7 +174,14 @@ async def test_status_tells_what_is_running() -> None:
     assert reply.pop("pid") > 0
     assert reply.pop("started_at") > 1_700_000_000
     assert reply.pop("version")
-    assert reply == {"id": "main", "url": running.url, "workers": 1, "config": None, "active": 0}
+    assert reply == {
+        "id": "main",
+        "url": running.url,
+        "workers": 1,
+        "config": None,
+        "active": 0,
+        "server_tools": [],
+    }
 
 
 async def test_what_is_set_for_the_server_routes_the_next_request() -> None:

@@ -226,7 +226,16 @@ def status(server_id: str | None, as_json: bool) -> None:
         rows = [_row(reply) for reply in replies if reply.answer]
         if rows:
             show(_COLUMNS, rows)
+        for reply in replies:
+            _show_failed_tools(reply)
     exit_by_replies(replies)
+
+
+def _show_failed_tools(reply: ServerReply) -> None:
+    for tool in reply.answer.get("server_tools", ()):
+        if tool["status"] == "failed":
+            error = f"server tool {tool['name']!r} ({tool['entry_point']}) cannot be loaded: {tool['error']}"
+            click.echo(f"warning: {reply.server.id}: {error}", err=True)
 
 
 def _row(reply: ServerReply) -> list[str]:

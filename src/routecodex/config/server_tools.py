@@ -187,6 +187,13 @@ class ServerToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_turn_ms: Annotated[
         int, Meta(description="Longest time for all rounds of one request.", ge=1000, le=DAY_MS)
     ] = 900_000
+    installed: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Server tools of other packages that may be loaded, by the names of their entry "
+            "points; `*` matches any text, an empty list allows none."
+        ),
+    ] = ("*",)
     stop_message: Annotated[StopMessageConfig, Meta(description="Automatic continuation.")] = (
         StopMessageConfig()
     )

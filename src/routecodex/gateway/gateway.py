@@ -22,6 +22,7 @@ from routecodex.gateway.context import gateway_replies
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.routing_context import RoutingContext, RoutingContextBuilder
 from routecodex.gateway.internal.clock_service import ClockService
+from routecodex.gateway.internal.installed_tools import InstalledTool
 from routecodex.gateway.internal.internal_calls import ImageDescriber, InternalCalls
 from routecodex.gateway.internal.search_backends import ROUTE as SEARCH_ROUTE
 from routecodex.gateway.internal.search_backends import search_of
@@ -334,6 +335,11 @@ class Gateway:
         """Plan a request without changing state; targets that are cooling down come last."""
         plan = await self._peek_plan(request, await self._contexts.build(request, save=False))
         return plan if plan.steps else plan.in_order(row.step for row in plan.cooling)
+
+    @property
+    def installed_tools(self) -> tuple[InstalledTool, ...]:
+        """Server tools of other packages, and whether they were loaded."""
+        return self._tool_set.installed
 
     async def explain(self, request: ClientRequest) -> dict[str, Any]:
         """Explain the plan of a request; nothing is sent and no state changes."""

@@ -163,6 +163,7 @@ class AdminApi:
             "config": about.config,
             # Without this call itself.
             "active": max(0, self._active_requests() - 1),
+            "server_tools": self._gateway().installed_tools,
         }
 
     async def _routing(self, request: HttpRequest) -> AdminReply:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from routecodex.canon.errors import ConfigError
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.config import Config
 from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.internal.clock_service import ClockService
+from routecodex.gateway.internal.installed_tools import load_installed
 from routecodex.gateway.internal.search_backends import lacking, may_declare, searches
 from routecodex.gateway.internal.tool_turn import GatewayTurn, ToolTurn, has_stop_message, has_uses
 from routecodex.gateway.request import ClientRequest
@@ -26,8 +26,7 @@ from routecodex.server_tools.framework import ServerTool, ServerToolPlugin, Turn
 from routecodex.server_tools.hidden_calls import HiddenToolCalls
 from routecodex.stores.store import Store, StoreError
 
-ENTRY_POINTS = "routecodex.server_tools"
-"""Entry points of other packages: each is a function without arguments that returns a server tool."""
+log = logging.getLogger("routecodex.server_tools")
 
 _ON_DEMAND = (stop_message.StopMessageTool, EmptyReplyTool, web_search.WebSearchTool)
 """Tools that take part only if the request or its session calls for them."""
@@ -60,7 +59,8 @@ class ServerToolSet:
         self._searchless = (
             lacking(config, trusting=self._trusting) if self._web_search is not None else frozenset()
         )
-        self._tools: list[ServerTool] = [*self._make_tools(), *_installed_tools()]
+        installed, self.installed = load_installed(self._config.installed)
+        self._tools: list[ServerTool] = [*self._make_tools(), *installed]
         self._always = any(not isinstance(tool, _ON_DEMAND) for tool in self._tools)
 
     def _make_tools(self) -> list[ServerTool]:
@@ -120,7 +120,7 @@ class ServerToolSet:
         ):
             turn.note(f"stopMessage skipped: all {stop.max_repeats} uses are spent")
         turn.lacks_search = self._may_search(request) and self._lacks_search(turn.captured, reachable)
-        tools = [tool for tool in self._tools if tool.wants(turn)]
+        tools = [tool for tool in self._tools if _wants(tool, turn)]
         if tools and turn.captured.n > 1:
             # It is not clear which of several answers would be continued: all are passed on.
             turn.note(f"server tools skipped: the request wants {turn.captured.n} answers")
@@ -185,6 +185,15 @@ class ServerToolSet:
         await self._sessions.change(turn.context.scope, change)
 
 
+def _wants(tool: ServerTool, turn: TurnContext) -> bool:
+    """Return whether a tool takes part; one that fails does not, and the request goes on."""
+    try:
+        return tool.wants(turn)
+    except Exception:
+        log.exception("%s: %s cannot tell whether it takes part", turn.request_id, tool.name)
+        return False
+
+
 def _without_strict(request: Request, names: Collection[str]) -> Request:
     """Return the request without `strict` on the gateway's own tools.
 
@@ -210,15 +219,3 @@ def counted(
 def _message_text(stop: StopMessageState | None) -> str | None:
     # A message file may hold instruction tags; providers must not see them.
     return None if stop is None else strip(stop.text)
-
-
-def _installed_tools() -> Iterator[ServerTool]:
-    """Yield the tools of other packages; one that cannot be loaded is an error that names it."""
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            yield point.load()()
-        except Exception as exc:
-            raise ConfigError(
-                f"the server tool {point.name!r} ({point.value}) cannot be loaded: {exc!r}; "
-                "fix or uninstall the package that provides it"
-            ) from exc
