@@ -122,6 +122,7 @@ def serve(
     """Run `routecodex serve` with this configuration, on a free port."""
     file = folder / "gateway.toml"
     file.write_text(config, "utf-8")
+    file.chmod(0o600)
     return running(folder, "serve", "--config", str(file), "--port", "0", *more, shell=shell)
 
 

@@ -109,6 +109,7 @@ def gateway(folder: Path, config: str, *, user: Path) -> Iterator[str]:
     """Run a gateway in its own process; yield its URL."""
     file = folder / "gateway.toml"
     file.write_text(config, "utf-8")
+    file.chmod(0o600)
     process = subprocess.Popen(
         [sys.executable, "-m", "routecodex", "serve", "--config", str(file), "--port", "0"],
         cwd=folder,

@@ -162,10 +162,10 @@ async def test_the_access_log_tells_who_and_where_but_never_what(tmp_path: Path)
     async with Upstream() as up, serve(tmp_path, with_keys(up, "info")) as command:
         up.queue(answers.text("chat", f"I say {SAID}", True), answers.error("chat", 401, "wrong: secret-up"))
         await converse(await command.port())
-        await until(lambda: len(logged(command)) >= 2, "two lines in the log")
+        await until(lambda: len(logged(command)) >= 3, "three lines in the log")
         command.signal()
         assert await command.ended() == 0
-    answered, failed = logged(command)
+    answered, failed, refused = logged(command)
     assert {name: answered[name] for name in ("protocol", "model", "status", "target", "client")} == {
         "protocol": "messages",
         "model": "up.m",
@@ -175,8 +175,22 @@ async def test_the_access_log_tells_who_and_where_but_never_what(tmp_path: Path)
     }
     assert (answered["input_tokens"], answered["output_tokens"]) == (21, 9)
     assert (failed["status"], failed["code"]) == (424, "upstream_auth")
+    assert (refused["status"], refused["code"]) == (401, "invalid_api_key")
     for secret in (SAID, CLIENT_KEY, "secret-up", "wrong-key"):
         assert secret not in command.text
+
+
+async def test_a_file_with_keys_that_others_can_read_is_warned_about_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "open.toml"
+    async with Upstream() as up:
+        file.write_text(with_keys(up, "error"))
+        file.chmod(0o644)
+        async with running(tmp_path, "serve", "--config", str(file), "--port", "0") as command:
+            await command.port()
+            command.signal()
+            assert await command.ended() == 0
+    assert f"    fix: chmod 600 {file}, or write ${{NAME}} and set the variable" in command.err
+    assert CLIENT_KEY not in command.text
 
 
 async def test_at_level_error_no_request_is_logged(tmp_path: Path) -> None:

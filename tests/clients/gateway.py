@@ -152,6 +152,7 @@ def gateway_process(text: str, folder: Path) -> Iterator[str]:
     folder.mkdir()
     config = folder / "gateway.toml"
     config.write_text(text)
+    config.chmod(0o600)
     environ = {**os.environ, "ROUTECODEX_USER_DIR": str(folder / "user"), "PYTHONPATH": str(ROOT / "src")}
     environ.pop("ROUTECODEX_SESSION_DIR", None)
     command = [sys.executable, "-m", "routecodex", "serve", "--config", str(config), "--port", "0"]

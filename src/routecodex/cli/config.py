@@ -34,9 +34,13 @@ def config_path(path: Path | None) -> Path:
     return path if path is not None else find_path(os.environ)
 
 
-def examine_file(file: Path) -> tuple[Config | None, list[Problem]]:
-    """Return the configuration, None if it has errors, and all problems, warnings included."""
+def examine_file(file: Path, *, with_mode: bool = False) -> tuple[Config | None, list[Problem]]:
+    """Return the configuration, None if it has errors, and all problems, warnings included.
+
+    `with_mode`: warn about keys in the file if other users can read it.
+    """
     try:
+        mode = file.stat().st_mode if with_mode else 0
         text = file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         return _unreadable(file, "the file does not exist", _NO_FILE)
@@ -45,7 +49,7 @@ def examine_file(file: Path) -> tuple[Config | None, list[Problem]]:
     except UnicodeDecodeError as exc:
         return _unreadable(file, f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8")
     loaded, problems = examine(
-        text, source=str(file), environ=os.environ, presets=PRESETS, dialect_type=Dialect
+        text, source=str(file), environ=os.environ, presets=PRESETS, dialect_type=Dialect, mode=mode
     )
     usable = not any(problem.severity == "error" for problem in problems)
     return (loaded if usable else None), problems
@@ -55,9 +59,9 @@ def _unreadable(file: Path, message: str, fix: str) -> tuple[None, list[Problem]
     return None, [Problem((), message, fix, file=str(file))]
 
 
-def load_or_exit(path: Path | None) -> Config:
+def load_or_exit(path: Path | None, *, with_mode: bool = False) -> Config:
     """Return the configuration and print its warnings; if it has errors, print all problems and exit."""
-    loaded, problems = examine_file(config_path(path))
+    loaded, problems = examine_file(config_path(path), with_mode=with_mode)
     show(problems)
     if loaded is None:
         raise SystemExit(2)
@@ -95,7 +99,7 @@ def check(path: Path | None, as_json: bool) -> None:
       routecodex config check --config gateway.toml --json
     """
     file = config_path(path)
-    loaded, problems = examine_file(file)
+    loaded, problems = examine_file(file, with_mode=True)
     if as_json:
         click.echo(_as_json(problems))
     else:

@@ -280,7 +280,7 @@ def new_launch(path: Path | None, *, host: str | None, port: int | None, workers
     from routecodex.cli.config import config_path, load_or_exit
 
     file = config_path(path).absolute()
-    server = load_or_exit(file).server
+    server = load_or_exit(file, with_mode=True).server
     if host is not None:
         server = replace(server, host=host)
     if port is not None:

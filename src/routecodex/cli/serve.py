@@ -44,7 +44,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     """
     file = config_path(path)
     before = stamp(file)
-    config = _with_address(load_or_exit(path), host, port)
+    config = _with_address(load_or_exit(path, with_mode=True), host, port)
     _require_client_keys(config)
     source = ConfigSource(path=file, load=lambda: _reload(file, host, port), config=config, stamp=before)
     _run(config, workers=workers, banner=_ready, source=source)

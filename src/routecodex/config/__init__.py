@@ -10,6 +10,7 @@ repair         repairs first mistakes in provider tables, and reports them
 shape          reads untyped tables into the model
 resolve        fills in presets, keys and names
 check          checks that the parts fit together; check_routes checks targets, routes and aliases
+exposure       finds keys in a file that other users can read
 problems       `Problem`: place, message and fix
 values         `Secret`, a value that is never shown; bounds of durations
 reference      writes docs/configuration.md and the JSON schema

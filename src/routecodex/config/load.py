@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from routecodex.config.check import check
+from routecodex.config.exposure import exposed_keys
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, InvalidConfig, Problem, quoted
 from routecodex.config.providers import Preset
@@ -134,8 +135,12 @@ def examine(
     environ: Mapping[str, str] = os.environ,
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
+    mode: int = 0,
 ) -> tuple[Config | None, list[Problem]]:
-    """Load the text; return the configuration and every problem with file and line, warnings included."""
+    """Load the text; return the configuration and every problem with file and line, warnings included.
+
+    `mode` has the permissions of the file.
+    """
     parsed = parse(text)
     if isinstance(parsed, Problem):
         return None, [structs.replace(parsed, file=source)]
@@ -147,6 +152,7 @@ def examine(
     problems += [*mistakes, *unknown]
     problems += _unreported(misshapen, problems)
     if config is not None:
+        problems += exposed_keys(config, from_env, file=source, mode=mode)
         problems += _dialects(config, dialect_type, from_env)
         config, unresolved = resolve(
             config, environ, directory=Path(source).parent, variables=whole_variables(parsed)

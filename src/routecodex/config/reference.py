@@ -34,7 +34,7 @@ from the code: `python -m routecodex.config.reference`.
 - **Problems.** All problems are reported at once, each with file, line, path in the file and fix. An unknown
   key is an error: a misspelt setting would otherwise be ignored silently.
 - **Secrets** never appear in messages or logs. Keep them out of the file: `${NAME}`, `env = "NAME"` or
-  `file = "path"`.
+  `file = "path"`. If other users can read a file with keys in it, `serve`, `start` and `config check` warn.
 - **Units** are in the names: `_ms`, `_seconds`, `_hours`, `_mb`, `_kb`, `_tokens`.
 
 The smallest useful file, with `OPENAI_API_KEY` in the environment:
