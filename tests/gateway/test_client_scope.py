@@ -404,6 +404,22 @@ async def test_a_second_client_starts_fresh_sessions_and_leaves_those_of_the_fir
     assert found == [(False, 404), (True, 200)]
 
 
+@pytest.mark.parametrize("way", ["path", "conversation"])
+async def test_however_a_session_is_named_it_belongs_to_its_client(tmp_path: Path, way: str) -> None:
+    prefix = "/s/s-1" if way == "path" else ""
+    named = {} if prefix else {"x-conversation-id": "s-1"}
+    async with two_clients("chat", tmp_path) as harness:
+
+        async def send(client: Mapping[str, str], text: str) -> str:
+            body, headers = asking.body("chat", text, stream=False), {**client, **named}
+            answer = await call(harness.port, f"{prefix}/v1/chat/completions", body, headers=headers)
+            return answer_text("chat", answer, stream=False)
+
+        await send(ALICE, "<**!up.m**>")
+        shown = [await send(client, "<**status**>") for client in (ALICE, BOB)]
+    assert ["up.m" in text for text in shown] == [True, False]
+
+
 HOSTILE = [
     "client~alice:session:s-1",
     "client~alice:s-1",
