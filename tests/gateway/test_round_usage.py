@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from routecodex.canon.events import Usage
@@ -22,7 +23,7 @@ from tests.kit.answers import Call, Counts, Piece, ReasoningPiece, TextPiece
 from tests.kit.gateway import NO_HEALTH
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Answer as UpstreamAnswer
-from tests.kit.steps import Json
+from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
 
 pairs = pytest.mark.parametrize(
@@ -161,3 +162,30 @@ async def test_an_answer_of_one_round_keeps_the_usage_of_the_provider(
         answer = await harness.send("look", stream=stream)
     assert client_usage(protocol, answer, stream=stream) == expected([0])
     assert "x-routecodex-rounds" not in answer.headers
+
+
+ITERATIONS = [
+    {"type": kind, "input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 0}
+    for kind in ("compaction", "message")
+]
+
+
+@streaming
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_iterations_are_in_answers_of_one_round_only(tmp_path: Path, stream: bool, rounds: int) -> None:
+    def answer(request: Request, number: int) -> UpstreamAnswer:
+        canned = answers.text("messages", f"part {number}", answers.wants_stream(request))
+        listed = b'"iterations":' + msgspec.json.encode(ITERATIONS) + b',"output_tokens":9'
+        body = canned.data.replace(b'"output_tokens":9', listed)
+        return Sse([body]) if isinstance(canned, Sse) else Json(200, body)
+
+    async with file_store_gateway("messages", tmp_path / "state") as harness:
+        harness.script(answer)
+        text = SET_STOP_MESSAGE.format(rounds - 1) if rounds > 1 else "Hello"
+        received = await harness.send(text, stream=stream)
+    asking.check("messages", received, stream=stream)
+    assert len(harness.upstream_texts) == rounds
+    usage = decode_answer("messages", received, stream=stream).usage
+    assert usage is not None
+    assert list(usage.iterations) == (ITERATIONS if rounds == 1 else [])
+    assert (b"iterations" in received.body) == (rounds == 1)

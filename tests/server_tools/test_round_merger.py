@@ -157,12 +157,15 @@ def test_calls_to_server_tools_are_never_seen() -> None:
     assert shown.finish.reason == "tool_calls"
 
 
+STEPS = Usage(input=30, output=2, iterations=({"type": "message", "output_tokens": 2},))
 FIRST = Usage(input=30, output=2, cache_read=10, cache_write=5, reasoning=1)
 SECOND = Usage(input=50, output=4, cache_read=20, reasoning=3)
 
 USAGES: list[tuple[list[Response], Usage | None]] = [
     ([answer(usage=FIRST)], FIRST),
     ([answer(Text("a"), usage=FIRST)], FIRST),
+    ([answer(Text("a"), usage=STEPS)], STEPS),
+    ([answer(Text("a"), usage=STEPS), answer(Text("b"), usage=STEPS)], Usage(input=30, output=4)),
     ([answer(Text("a")), answer(Text("b"))], None),
     (
         [answer(Text("a"), usage=FIRST), answer(Text("b"), usage=SECOND)],

@@ -19,7 +19,10 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of one answer; `input` includes cached tokens, `output` includes thinking."""
+    """Token counts of one answer; `input` includes cached tokens, `output` includes thinking.
+
+    `iterations` are Anthropic's counts of each step that it took by itself. A sum has none.
+    """
 
     input: int = 0
     output: int = 0
@@ -27,6 +30,7 @@ class Usage(Struct, frozen=True):
     cache_write: int = 0
     reasoning: int = 0
     estimated: bool = False
+    iterations: tuple[Json, ...] = ()
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

@@ -255,7 +255,10 @@ class RoundMerger:
             self._shown_usage += usage
 
     def _client_usage(self) -> Usage | None:
-        """Return the usage that the client is shown; that of a single round is the provider's."""
+        """Return the usage that the client is shown; that of a single round is the provider's.
+
+        Claude Code reads the last of the `iterations` in place of the counts, so several rounds have none.
+        """
         first = self._first_usage
         if first is None or self._rounds == 1:
             return first
@@ -265,6 +268,7 @@ class RoundMerger:
             output=shown.output,
             reasoning=shown.reasoning,
             estimated=first.estimated or shown.estimated,
+            iterations=(),
         )
 
     def _discard_round(self) -> None:

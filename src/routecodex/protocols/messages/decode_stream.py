@@ -414,10 +414,11 @@ def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
 class UsageCounter:
     """Merges the usage reports of one stream: counts are cumulative, an absent count keeps its value."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "_iterations")
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
+        self._iterations: tuple[Json, ...] = ()
 
     def add(self, usage: WireUsage | None) -> None:
         if usage is None:
@@ -431,6 +432,8 @@ class UsageCounter:
             "reasoning": details.thinking_tokens if details is not None else None,
         }
         self._counts.update({name: count for name, count in reported.items() if count is not None})
+        if isinstance(usage.iterations, list):
+            self._iterations = tuple(usage.iterations)
 
     def usage(self) -> Usage | None:
         """Return the counts so far; None if the provider has not counted its output."""
@@ -444,6 +447,7 @@ class UsageCounter:
             cache_read=cached[0],
             cache_write=cached[1],
             reasoning=counts.get("reasoning", 0),
+            iterations=self._iterations,
         )
 
 
@@ -457,4 +461,6 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
     if usage.reasoning:
         counts["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    if usage.iterations:
+        counts["iterations"] = list(usage.iterations)
     return counts

@@ -137,6 +137,7 @@ class WireUsage(Struct):
     cache_creation_input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     output_tokens_details: OutputDetails | None = None
+    iterations: Json = None
 
 
 class WireDelta(Struct, gc=False):
