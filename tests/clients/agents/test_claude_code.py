@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.agents.claude_code import HINTS, claude_code
 from tests.clients.agents.scene import FOLLOWUP, NOTHING_ELSE, TWICE, open_scene, records, rule
-from tests.kit.answers import Call
+from tests.kit.answers import Call, Counts
 
 pytestmark = pytest.mark.agents
 
@@ -49,6 +49,18 @@ async def test_compact_is_not_continued_and_uses_up_no_round(tmp_path: Path, hin
         ("compaction", "compaction"),
         ("main", "default"),
     ]
+
+
+@with_and_without_hints
+async def test_a_compaction_within_a_turn_is_not_continued(tmp_path: Path, hints: dict[str, str]) -> None:
+    read = Call("Read", {"file_path": "a.txt"})
+    rules = (COMPACTION, rule("READ it", read, counts=Counts(input=190_000, output=10)))
+    async with open_scene(tmp_path, "messages", *rules) as scene:
+        async with claude_code(scene, **hints) as session:
+            answered = await session.say(f"{TWICE} READ it")
+        assert answered["result"] == "\n\n".join([NOTHING_ELSE] * 3)
+        assert scene.models() == ["main", "summary", "main", "main", "main"]
+        assert [FOLLOWUP in new for new in scene.news()] == [False, False, False, True, True]
 
 
 @with_and_without_hints

@@ -58,3 +58,11 @@ async def test_a_compaction_is_not_continued_and_applies_no_tag_again(tmp_path: 
         assert [FOLLOWUP in new for new in scene.news()] == [False, False, False, True]
         assert b"<**" not in b"".join(request.body for request in scene.requests())
     assert [line["role"] for line in records(scene)] == ["main", "compaction", "main"]
+
+
+async def test_a_review_is_a_sub_agent(tmp_path: Path) -> None:
+    async with open_scene(tmp_path, "chat") as scene:
+        ended = await codex(scene, f"{TWICE} look at a.txt", "review")
+        assert answers_of(ended) == [NOTHING_ELSE]
+        assert scene.models() == ["sub"]
+    assert [line["role"] for line in records(scene)] == ["subagent"]
