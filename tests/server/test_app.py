@@ -222,6 +222,7 @@ async def test_every_answer_has_its_own_request_id_and_says_where_it_went() -> N
         "x-routecodex-route": "direct",
         "x-routecodex-target": "demo.key1.demo-1",
         "x-routecodex-reason": "model demo.demo-1 names the target",
+        "x-routecodex-role": "main",
     }
     assert routed.headers["x-routecodex-route"] == "default"
     assert routed.headers["x-routecodex-target"] == "demo.key1.demo-1"

@@ -253,6 +253,11 @@ class App:
             return self._refusal(error.detached(), request)
         return None
 
+    def is_essential(self, request: HttpRequest) -> bool:
+        """Return whether a request is answered under any load: a probe, a scrape, a call of an operator."""
+        endpoint = paths.find(request.path)
+        return endpoint is not None and endpoint.name in SERVICE
+
     def on_protocol_error(
         self, status: int, message: str, request: HttpRequest | None
     ) -> tuple[list[tuple[bytes, bytes] | bytes], bytes]:

@@ -122,6 +122,7 @@ class Service:
             limits=limits(config),
             on_protocol_error=self._app.on_protocol_error,
             check_head=self._app.check_head,
+            is_essential=self._app.is_essential,
         )
         self._http.on_pressure = lambda: self._gateway.http.close_idle()
         self.reloader: Reloader | None = None

@@ -89,6 +89,27 @@ async def test_surplus_connection_is_answered_503(stage: Stage) -> None:
     assert (await stage.request(get())).status == 200
 
 
+async def test_surplus_connection_answers_essential_requests_once(stage: Stage) -> None:
+    await stage.serve(connections=0, is_essential=lambda request: request.path == "/health")
+    wire = await stage.connect()
+    await wire.send(get("/health") + get("/health"))
+    answer = await wire.answer()
+    assert (answer.status, answer.body, answer.headers["connection"]) == (200, b"GET /health ", "close")
+    assert await wire.rest() == b""
+    whole = post(b"x" * 100_000, path="/health")
+    assert (await stage.request(whole)).status == 200
+    for refused in (get("/v1/models"), post(b"x"), post(b"x" * 9)[:-3], b"POST / HTTP/1.1\r\n\r\n"):
+        found = await stage.request(refused)
+        assert (found.status, found.headers["connection"]) in {(503, "close"), (400, "close")}
+
+
+async def test_surplus_connection_that_drips_its_head_is_closed(stage: Stage) -> None:
+    await stage.serve(connections=0, linger_seconds=0.1, header_seconds=3600)
+    wire = await stage.connect()
+    await wire.send(b"GET /health HTTP/1.1\r\nHost: ")
+    assert await wire.rest() == b""
+
+
 async def test_surplus_connection_that_says_nothing_is_closed(stage: Stage) -> None:
     await stage.serve(connections=0, linger_seconds=0.05)
     assert await (await stage.connect()).rest() == b""

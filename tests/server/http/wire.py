@@ -114,6 +114,7 @@ class Stage:
         self,
         handler: Handler | None = None,
         check_head: CheckHead = lambda request: None,
+        is_essential: Callable[[HttpRequest], bool] = lambda request: False,
         **limits: Any,
     ) -> HttpServer:
         self.server = HttpServer(
@@ -121,6 +122,7 @@ class Stage:
             limits=HttpLimits(**limits),
             on_protocol_error=describe_error,
             check_head=check_head,
+            is_essential=is_essential,
         )
         self._servers.append(self.server)
         self.address = await self.server.listen("127.0.0.1", 0)

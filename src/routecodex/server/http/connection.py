@@ -116,7 +116,6 @@ class ServerConnection(asyncio.Protocol):
         self.deadline = self._server.deadline_in(self._server.limits.header_seconds)
         self._refusal = self._server.admit(self, sock.fileno())
         if self._refusal is not None:
-            self._reader.finished = True
             self.deadline = self._server.deadline_in(self._server.limits.linger_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -211,10 +210,6 @@ class ServerConnection(asyncio.Protocol):
             start += size
 
     def _discard(self, size: int) -> None:
-        if self._refusal is not None:
-            fault, self._refusal = self._refusal, None
-            self._refuse(fault)
-            return
         self._reader.excess = True
         self._discarded += size
         if self._discarded <= self._server.limits.linger_bytes:
@@ -276,7 +271,7 @@ class ServerConnection(asyncio.Protocol):
                 # The last response may still be batched, and must leave before this.
                 self._flush()
                 self._transport.write(_CONTINUE)
-        elif phase is Phase.HEAD and self._phase is not Phase.HEAD:
+        elif phase is Phase.HEAD and self._phase is not Phase.HEAD and self._refusal is None:
             self.deadline = server.deadline_in(server.limits.header_seconds)
         self._phase = phase
 
@@ -287,13 +282,31 @@ class ServerConnection(asyncio.Protocol):
         if reader.head_checked or request is None:
             return True
         reader.head_checked = True
+        surplus = self._surplus_fault(request) if self._refusal is not None else None
+        if surplus is not None:
+            reader.fail(surplus.status, surplus.message)
+            return False
         reply = server.check_head(request)
         if reply is None:
             return True
         reader.fail(reply[0], "", reply)
         return False
 
+    def _surplus_fault(self, request: HttpRequest) -> Fault | None:
+        """Return the fault for the first request of a surplus connection, None for an essential request."""
+        fault, self._refusal = self._refusal, None
+        if fault is None or not self._server.is_essential(request):
+            return fault
+        request.keep_alive = False
+        return None
+
     def _handle(self, request: HttpRequest) -> None:
+        if self._refusal is not None:
+            surplus = self._surplus_fault(request)
+            if surplus is not None:
+                surplus.request = request
+                self._refuse(surplus)
+                return
         self.deadline = inf
         self._phase = Phase.IDLE
         self.pending = request

@@ -38,10 +38,13 @@ class HttpServer:
         limits: HttpLimits,
         on_protocol_error: ErrorBody,
         check_head: CheckHead = lambda request: None,
+        is_essential: Callable[[HttpRequest], bool] = lambda request: False,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.check_head = check_head
+        self.is_essential = is_essential
+        """Whether a request is answered on a connection that would be refused for load."""
         self.active = 0
         """Requests in flight."""
         self.draining = False
