@@ -198,6 +198,7 @@ async def test_a_server_is_announced_while_it_runs(tmp_path: Path, workers: int)
         "url": found.url,
         "pid": found.pid,
         "version": "",
+        "server_tools": [],
         "started_at": found.started_at,
         "workers": workers,
         "config": found.config,
