@@ -203,7 +203,6 @@ async def test_a_server_is_announced_while_it_runs(tmp_path: Path, workers: int)
         "workers": workers,
         "config": found.config,
         "active": 0,
-        "server_tools": [],
     }
     assert announce.read(home) == []
 
