@@ -52,16 +52,18 @@ def manifest_of_sources() -> dict[str, object]:
 
 def build(into: Path, scratch: Path, *, plainly: bool = False) -> bool:
     """Compile all modules into a directory, with their manifest; return whether a profile was used."""
+    # Taken first: a source that changes meanwhile must not pass for the one that was compiled.
+    sources = manifest_of_sources()
     extensions = _extensions(scratch)
     if plainly or not _is_gcc():
-        _compile(extensions, into, scratch)
+        _compile(extensions, into, scratch, sources)
         return False
     instrumented = scratch / "instrumented"
-    _compile(extensions, instrumented, scratch, _INSTRUMENTED)
+    _compile(extensions, instrumented, scratch, sources, _INSTRUMENTED)
     trained = _train(instrumented / compiled.MANIFEST.name)
     if not trained:
         print("the training failed: compiled without a profile", file=sys.stderr)
-    _compile(extensions, into, scratch, _BY_PROFILE if trained else ())
+    _compile(extensions, into, scratch, sources, _BY_PROFILE if trained else ())
     return trained
 
 
@@ -95,7 +97,13 @@ def _filtered_output() -> Iterator[None]:
                 print(line)
 
 
-def _compile(extensions: list[Extension], into: Path, scratch: Path, flags: Sequence[str] = ()) -> None:
+def _compile(
+    extensions: list[Extension],
+    into: Path,
+    scratch: Path,
+    sources: dict[str, object],
+    flags: Sequence[str] = (),
+) -> None:
     """Compile with further flags; GCC finds a profile by the build path, so `scratch` stays the same."""
     before = [(list(each.extra_compile_args), list(each.extra_link_args)) for each in extensions]
     for each in extensions:
@@ -110,7 +118,7 @@ def _compile(extensions: list[Extension], into: Path, scratch: Path, flags: Sequ
     for each, (compiling, linking) in zip(extensions, before, strict=True):
         each.extra_compile_args, each.extra_link_args = compiling, linking
     files = {each.name: command.get_ext_filename(each.name) for each in extensions}
-    manifest = {**manifest_of_sources(), "files": files}
+    manifest = {**sources, "files": files}
     (into / compiled.MANIFEST.name).write_text(json.dumps(manifest, indent=1))
 
 
