@@ -55,11 +55,14 @@ def _pair_calls(messages: Iterable[Message]) -> list[_PairedCall]:
         turn += message.role != "assistant"
         for part in message.parts:
             if isinstance(part, ToolCall):
-                call = _PairedCall(_unused_id(part.id, used), legal_name(part.name, part.namespace))
+                id = _unused_id(part.id, used) if part.id in used else part.id
+                used.setdefault(id, 1)
+                call = _PairedCall(id, legal_name(part.name, part.namespace))
                 paired.append(call)
-                if part.id not in open_calls or open_calls[part.id][0] != turn:
-                    open_calls[part.id] = turn, deque()
-                open_calls[part.id][1].append(call)
+                known = open_calls.get(part.id)
+                if known is None or known[0] != turn:
+                    known = open_calls[part.id] = turn, deque()
+                known[1].append(call)
             elif isinstance(part, ToolResult) and part.call_id in open_calls:
                 calls = open_calls[part.call_id][1]
                 if calls:
@@ -68,13 +71,12 @@ def _pair_calls(messages: Iterable[Message]) -> list[_PairedCall]:
 
 
 def _unused_id(id: str, used: dict[str, int]) -> str:
-    """Return an id that no other call has; `used` has the number that was tried last, by id."""
-    unique, number = id, used.get(id, 1)
+    """Return an id for a call whose own is in use; `used` has the number that was tried last, by id."""
+    unique, number = id, used[id]
     while unique in used:
         number += 1
         unique = f"{id}_{number}"
     used[id] = number
-    used.setdefault(unique, 1)
     return unique
 
 

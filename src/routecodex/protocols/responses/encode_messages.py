@@ -117,10 +117,11 @@ class ItemWriter(Struct):
         return message
 
     def _call(self, call: ToolCall) -> dict[str, Json]:
-        if self._same and call.extras and ITEM in call.extras:
+        if call.extras and ITEM in call.extras and self._same:
             # A search for tools.
             return cast(dict[str, Json], call.extras[ITEM])
-        self.writer.drop_cache(call.cache)
+        if call.cache is not None:
+            self.writer.drop_cache(call.cache)
         item: dict[str, Json] = {
             "type": "custom_tool_call" if call.custom else "function_call",
             "call_id": short_id(call.id, prefix="call_"),
@@ -132,14 +133,15 @@ class ItemWriter(Struct):
             item["input"] = call.arguments
         else:
             item["arguments"] = call.arguments if call.arguments.strip() or self._same else "{}"
-        if self._same and call.extras:
+        if call.extras and self._same:
             item |= call.extras
         return item
 
     def _result(self, result: ToolResult) -> dict[str, Json]:
-        if self._same and result.extras and ITEM in result.extras:
+        if result.extras and ITEM in result.extras and self._same:
             return cast(dict[str, Json], result.extras[ITEM])
-        self.writer.drop_cache(result.cache)
+        if result.cache is not None:
+            self.writer.drop_cache(result.cache)
         if result.is_error:
             self.writer.notices.dropped("is_error", "a tool output is a plain text in responses")
         custom = result.custom or result.call_id in self.custom_calls
@@ -148,7 +150,7 @@ class ItemWriter(Struct):
             "call_id": short_id(result.call_id, prefix="call_"),
             "output": self._output(result),
         }
-        if self._same and result.extras:
+        if result.extras and self._same:
             item |= result.extras
         return item
 
