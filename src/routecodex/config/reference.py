@@ -92,7 +92,11 @@ _DIALECT_MEANINGS = {
     ),
     "reasoning_field": (
         "Field of a chat request that enables thinking; `thinking_and_effort`: `thinking` is the switch, and "
-        "`reasoning_effort` beside it the depth."
+        "`reasoning_effort` beside it the depth; `three_efforts`: the model always thinks, with the effort "
+        "`low`, `high` or `max`."
+    ),
+    "reasoning_models": (
+        "`reasoning_field` of models that differ, by a glob of their names; the first match counts."
     ),
     "reasoning_history": "Field of an assistant message that returns its thinking.",
     "stream_usage": "It accepts `stream_options.include_usage`.",
@@ -211,6 +215,7 @@ def _plural(kind: inspect.Type) -> str:
         inspect.StructType: "tables",
         inspect.FloatType: "numbers",
         inspect.AnyType: "values",
+        inspect.LiteralType: "values",
     }[type(strip(kind))]
 
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+ReasoningField: TypeAlias = Literal[
+    "reasoning_effort",
+    "thinking",
+    "thinking_and_effort",
+    "three_efforts",
+    "enable_thinking",
+    "reasoning",
+    "none",
+]
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,10 +28,11 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """None: chat clients may use either, and the gateway writes `max_completion_tokens`."""
-    reasoning_field: Literal[
-        "reasoning_effort", "thinking", "thinking_and_effort", "enable_thinking", "reasoning", "none"
-    ] = "reasoning_effort"
-    """`thinking_and_effort`: `thinking` is the switch, and `reasoning_effort` beside it the depth."""
+    reasoning_field: ReasoningField = "reasoning_effort"
+    """`thinking_and_effort`: `thinking` is the switch, and `reasoning_effort` beside it the depth.
+    `three_efforts`: the model always thinks, with the `reasoning_effort` low, high or max."""
+    reasoning_models: dict[str, ReasoningField] = field(default_factory=dict)
+    """The reasoning field of models that differ, by a glob of their names; the first that matches counts."""
     reasoning_history: Literal["reasoning_content", "reasoning", "reasoning_details", "none"] = "none"
     stream_usage: bool = True
     system_role: Literal["system", "developer"] = "system"
@@ -39,6 +51,12 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unthought_turns: bool = True
     web_search: bool | None = None
     """Whether the upstream runs a hosted web search; None: depends on the protocol."""
+
+
+def reasoning_field_of(dialect: Dialect, model: str) -> ReasoningField:
+    """Return the field with which this model of the upstream takes thinking."""
+    matching = (name for glob, name in dialect.reasoning_models.items() if fnmatchcase(model.lower(), glob))
+    return next(matching, dialect.reasoning_field)
 
 
 _HOSTING_PROTOCOLS = frozenset({"responses", "messages", "gemini"})

@@ -113,8 +113,9 @@ _VENDORS: dict[str, Preset] = {
         },
     ),
     # Z.ai docs, "Deep Thinking": switched by the object `thinking`, the text is in reasoning_content. GLM-5.2
-    # and later also take a reasoning_effort. The chat API accepts only "auto" for tool_choice, and no
-    # json_schema for response_format.
+    # and later also take a reasoning_effort, which earlier models ignore (docs.z.ai, "Core parameters").
+    # GLM-5.3 always thinks, and rejects other efforts than low, high and max (charmbracelet/catwalk #603).
+    # The chat API accepts only "auto" for tool_choice, and no json_schema for response_format.
     "glm": _chat(
         "Z.ai (Zhipu GLM), chat",
         "https://api.z.ai/api/paas/v4",
@@ -122,6 +123,13 @@ _VENDORS: dict[str, Preset] = {
         _GLM,
         max_tokens_field="max_tokens",
         reasoning_field="thinking_and_effort",
+        reasoning_models={
+            "glm-4*": "thinking",
+            "glm-5": "thinking",
+            "glm-5-*": "thinking",
+            "glm-5.[01]*": "thinking",
+            "glm-5.[3-9]*": "three_efforts",
+        },
         reasoning_history="reasoning_content",
         unsupported=["frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"],
         parallel_tool_calls=False,

@@ -4,12 +4,19 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.chat.rewrite import rewrite
+from routecodex.protocols.chat.validate import validate
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS
+from routecodex.providers.catalog import PRESETS
+from routecodex.wire import json
 from tests.protocols.chat.samples import OPTIONS, decoded, foreign_request, notices_of, sent, with_dialect
 
 HI = Message("user", (Text("hi"),))
@@ -186,6 +193,11 @@ THINKING: list[tuple[str, Thinking, dict[str, Any]]] = [
     ("reasoning", Thinking(budget=99), {"reasoning": {"max_tokens": 99}}),
     ("reasoning", Thinking(enabled=False), {"reasoning": {"enabled": False}}),
     ("none", Thinking(enabled=False), {}),
+    ("three_efforts", Thinking(), {}),
+    ("three_efforts", Thinking(effort="medium"), {"reasoning_effort": "high"}),
+    ("three_efforts", Thinking(effort="xhigh"), {"reasoning_effort": "max"}),
+    ("three_efforts", Thinking(budget=1024), {"reasoning_effort": "low"}),
+    ("three_efforts", Thinking(enabled=False), {"reasoning_effort": "low"}),
 ]
 
 
@@ -218,12 +230,38 @@ LOST_DEPTH: list[tuple[str, Thinking, tuple[str, ...]]] = [
     ("thinking_and_effort", Thinking(budget=1024), ()),
     ("reasoning_effort", Thinking(effort="high"), ()),
     ("reasoning", Thinking(effort="high"), ()),
+    ("three_efforts", Thinking(effort="medium"), ()),
+    (
+        "three_efforts",
+        Thinking(enabled=False),
+        ("dropped thinking: disabled: this model always thinks",),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("style", "thinking", "notices"), LOST_DEPTH, ids=range(len(LOST_DEPTH)))
 def test_a_lost_depth_of_thinking_is_named(style: str, thinking: Thinking, notices: tuple[str, ...]) -> None:
     assert notices_of(hi_request(thinking=thinking), with_dialect(reasoning_field=style)) == notices
+
+
+GLM: list[tuple[str, str, dict[str, Any]]] = [
+    ("glm-4.7", "high", {"thinking": {"type": "enabled"}}),
+    ("glm-5.1", "high", {"thinking": {"type": "enabled"}}),
+    ("GLM-5.2", "high", {"thinking": {"type": "enabled"}, "reasoning_effort": "high"}),
+    ("glm-5.3-flash", "medium", {"reasoning_effort": "high"}),
+]
+
+
+@pytest.mark.parametrize(("model", "effort", "expected"), GLM, ids=[row[0] for row in GLM])
+def test_thinking_fits_the_version_of_glm(model: str, effort: Any, expected: dict[str, Any]) -> None:
+    dialect = msgspec.convert(PRESETS["glm"].dialect, Dialect)
+    options = EncodeOptions(model=model, provider="glm", dialect=dialect)
+    assert settings_of(sent(hi_request(thinking=Thinking(effort=effort)), options)) == expected
+    wire = json.encode(
+        {"model": "m", "messages": [{"role": "user", "content": "hi"}], "reasoning_effort": effort}
+    )
+    fields = json.decode(rewrite(validate(wire), options).body)
+    assert {name: fields[name] for name in fields if name not in ("model", "messages")} == expected
 
 
 def test_a_schema_becomes_an_instruction_in_json_mode() -> None:

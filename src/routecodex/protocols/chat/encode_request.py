@@ -12,6 +12,7 @@ from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.decode_request import TOOL_EXTRAS
 from routecodex.protocols.chat.encode_messages import encode_messages
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
+from routecodex.protocols.dialect import reasoning_field_of
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
 from routecodex.protocols.tool_mapping import (
     CUSTOM_PARAMETERS,
@@ -35,6 +36,9 @@ _COPIED_FIELDS = [
     "service_tier",
 ]
 
+_THREE_EFFORTS = {"none": "low", "minimal": "low", "low": "low", "medium": "high", "high": "high"}
+_THREE_EFFORTS |= {"xhigh": "max", "max": "max"}
+"""Efforts of models that know low, high and max only (GLM-5.3); GLM-5.2 takes medium for high, too."""
 _TIERS = frozenset({"auto", "default", "flex", "priority", "scale"})
 
 _USER_LIMIT = 64
@@ -53,7 +57,8 @@ def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
     _add_tools(body, request, options, notices)
     _add_response_format(body, request, options, notices)
     if request.thinking is not None:
-        _add_thinking(body, request.thinking, options.dialect.reasoning_field, notices)
+        style = reasoning_field_of(options.dialect, options.model)
+        _add_thinking(body, request.thinking, style, notices)
     _add_extras(body, request, notices)
     if request.source != "chat":
         for field in lost_fields(request):
@@ -266,6 +271,11 @@ def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices:
             body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
             if thinking.enabled and (thinking.effort or thinking.budget):
                 body["reasoning_effort"] = effort
+        case "three_efforts":
+            if thinking.effort or thinking.budget or not thinking.enabled:
+                body["reasoning_effort"] = _THREE_EFFORTS[effort if thinking.enabled else "low"]
+            if not thinking.enabled:
+                notices.dropped("thinking: disabled", "this model always thinks")
         case "enable_thinking":
             body["enable_thinking"] = thinking.enabled
             if thinking.budget and thinking.enabled:

@@ -63,8 +63,12 @@ def _settings_deviate(wire: RequestBody, dialect: Dialect) -> bool:
         or (wire.tool_choice is not None and dialect.tool_choice != "full")
         or (wire.parallel_tool_calls is not None and not dialect.parallel_tool_calls)
         or (wire.response_format is not None and dialect.response_format != "json_schema")
-        or (wire.reasoning_effort is not None and dialect.reasoning_field != "reasoning_effort")
+        or (wire.reasoning_effort is not None and _is_effort_foreign(dialect))
     )
+
+
+def _is_effort_foreign(dialect: Dialect) -> bool:
+    return dialect.reasoning_field != "reasoning_effort" or bool(dialect.reasoning_models)
 
 
 def _messages_deviate(view: RequestView, body: bytes, dialect: Dialect) -> bool:
@@ -139,7 +143,7 @@ def _deviating_fields(dialect: Dialect) -> list[str]:
         "tool_choice": dialect.tool_choice != "full",
         "parallel_tool_calls": not dialect.parallel_tool_calls,
         "response_format": dialect.response_format != "json_schema",
-        "reasoning_effort": dialect.reasoning_field != "reasoning_effort",
+        "reasoning_effort": _is_effort_foreign(dialect),
     }
     return [name for name, differs in deviates.items() if differs]
 
