@@ -142,7 +142,7 @@ async def test_state_is_written_as_the_gateway_writes_it(tmp_path: Path) -> None
     assert (state.sticky, unknown) == ("mock.gpt-mock", SessionState())
     store = FileStore(tmp_path / "sessions")
     sessions = Sessions(store)
-    assert [scope.id for scope, _ in await sessions.list(10)] == [f"bench-{n:08}" for n in (2, 1, 0)]
+    assert [scope.id for scope, _ in (await sessions.page(10)).rows] == [f"bench-{n:08}" for n in (2, 1, 0)]
     assert await store.trim("sessions", entries=10, size=10**6) == 0
     await store.close()
 

@@ -111,5 +111,8 @@ def admin_server(server_id: str, user: Path | None = None) -> Iterator[AdminServ
 def _answer(stand_in: AdminServer, handler: BaseHTTPRequestHandler) -> Answer:
     if handler.headers.get("authorization") != f"Bearer {stand_in.token}":
         return 401, {"error": {"message": "the admin token is missing or wrong", "code": "invalid_token"}}
+    exact = stand_in.answers.get(f"{handler.command} {handler.path}")
+    if exact is not None:
+        return exact
     name = f"{handler.command} {handler.path.partition('?')[0]}"
     return stand_in.answers.get(name, (404, {"error": {"message": "nothing here", "code": "not_found"}}))

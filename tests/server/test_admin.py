@@ -522,3 +522,16 @@ async def test_explain_says_that_the_gateway_answers_by_itself_and_what_it_passe
     assert [notice.split(": ")[:2] for notice in odd["notices"]] == [
         ["instruction ignored", "<**up,other**>"]
     ]
+
+
+async def test_sessions_come_in_pages() -> None:
+    async with gateway() as (_, running):
+        for number in range(5):
+            await done(running.port, "/admin/routing", {"session": f"s-{number}", "sticky": "up.m"})
+        first = await get(running.port, "/admin/sessions?limit=3")
+        second = await get(running.port, f"/admin/sessions?limit=3&cursor={first['next']}")
+        bad = await call(running.port, "/admin/sessions?cursor=x", method="GET", headers=BEARER)
+    assert [row["id"] for row in first["sessions"]] == ["s-4", "s-3", "s-2"]
+    assert [row["id"] for row in second["sessions"]] == ["s-1", "s-0"]
+    assert second["next"] is None
+    assert (bad.status, bad.json["error"]["param"]) == (400, "cursor")

@@ -228,6 +228,34 @@ async def test_trim_opens_no_file_that_cannot_have_expired(store: FileStore, dir
     assert not list((directory / "clock").glob("*.corrupt-*"))
 
 
+async def test_recent_opens_only_the_files_it_returns(store: FileStore, directory: Path) -> None:
+    for key in ["old", "new"]:
+        await store.put("clock", key, b"1")
+    path = directory / "clock" / "old.json"
+    written = path.stat().st_mtime_ns
+    path.write_bytes(b"never looked at")
+    os.utime(path, ns=(written, written))
+    assert [key for _, key in await store.recent("clock", limit=1)] == ["new"]
+    assert not list((directory / "clock").glob("*.corrupt-*"))
+
+
+async def test_recent_keeps_files_of_one_time_together(store: FileStore, directory: Path) -> None:
+    for key in ["a", "b", "c"]:
+        await store.put("clock", key, b"1")
+        os.utime(directory / "clock" / f"{key}.json", ns=(5, 5))
+    assert sorted(key for _, key in await store.recent("clock", limit=1)) == ["a", "b", "c"]
+
+
+async def test_what_is_written_while_a_trim_runs_is_kept(store: FileStore, directory: Path) -> None:
+    for key in ["a", "b", "c"]:
+        await store.put("clock", key, b"1")
+    folder = Folder(directory / "clock", clock=time.time, lock_wait=5.0)
+    surplus = folder.surplus(entries=1, size=10_000)
+    await store.put("clock", "a", b"2")
+    assert folder.remove_unchanged(surplus) == 1
+    assert await store.keys("clock") == ["c", "a"]
+
+
 async def test_trim_reads_the_expiry_before_it_deletes_for_it(store: FileStore, directory: Path) -> None:
     await store.put("clock", "forever", b"1")
     await store.put("clock", "long", b"1", ttl=1e6)

@@ -199,6 +199,20 @@ async def test_keys_come_in_the_order_of_writing(store: Store) -> None:
     assert await store.keys("clock") == ["b", "a", "c"]
 
 
+async def test_recent_keys_come_newest_first_and_in_pages(store: Store, clock: Clock) -> None:
+    for key in ["c", "a", "b", "a", "d"]:
+        await store.put("clock", key, b"1", ttl=10 if key == "b" else None)
+    first = await store.recent("clock", limit=2)
+    assert [key for _, key in first] == ["d", "a"]
+    second = await store.recent("clock", limit=2, before=first[-1][0])
+    assert [key for _, key in second] == ["b", "c"]
+    assert await store.recent("clock", limit=2, before=second[-1][0]) == []
+    clock.now += 100
+    assert [key for _, key in await store.recent("clock", limit=9)] == ["d", "a", "c"]
+    assert await store.recent("clock", limit=0) == []
+    assert await store.recent("empty", limit=5) == []
+
+
 async def test_trim_deletes_what_has_expired(store: Store, clock: Clock) -> None:
     await store.put("clock", "short", b"1", ttl=10)
     await store.put("clock", "long", b"1", ttl=1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -38,6 +38,8 @@ client_option = click.option(
 )
 _ROUTING_DEFAULTS: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
 _UNKNOWN_TASK = "unknown_task"
+_PAGE = 1000
+"""Sessions to ask a server for at once."""
 _SESSION_FIELDS = ("id", "force", "sticky", "allow", "disable", "stop_message")
 
 
@@ -118,7 +120,7 @@ def status_health(server_id: str | None, as_json: bool) -> None:
 @status.command("sessions", epilog=EXIT_CODES)
 @server_option
 @click.option(
-    "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Number of sessions."
+    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Number of sessions."
 )
 @session_option
 @client_option
@@ -132,7 +134,11 @@ def status_sessions(
     Example:
       routecodex daemon status sessions --limit 10
     """
-    _list(server_id, "sessions", as_json=as_json, limit=limit, session=session, client=client)
+
+    def rows(admin: AdminClient) -> dict[str, Any]:
+        return _all_pages(admin, limit, session=session, client=client)
+
+    _show_list(call_servers(server_id, rows), "sessions", as_json=as_json, limit=limit)
 
 
 @status.command("requests", epilog=EXIT_CODES)
@@ -177,10 +183,25 @@ def _clock_row(reply: ServerReply) -> dict[str, Any]:
     return {**reply.about, "clock": reply.answer.get("clock"), "sessions": reply.answer.get("sessions", [])}
 
 
-def _list(
-    server_id: str | None, name: str, *, as_json: bool, limit: int | None = None, **selection: str | None
-) -> None:
-    replies = call_servers(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit, **selection))
+def _all_pages(admin: AdminClient, limit: int, **selection: str | None) -> dict[str, Any]:
+    """Return up to `limit` sessions, page by page."""
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        left = limit - len(rows)
+        answer = admin.get("/admin/sessions", limit=min(left, _PAGE), cursor=cursor, **selection)
+        rows += answer["sessions"]
+        before, cursor = cursor, answer.get("next")
+        if cursor in (None, before) or len(rows) >= limit:
+            return {"sessions": rows}
+
+
+def _list(server_id: str | None, name: str, *, as_json: bool, limit: int | None = None) -> None:
+    replies = call_servers(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit))
+    _show_list(replies, name, as_json=as_json, limit=limit)
+
+
+def _show_list(replies: Sequence[ServerReply], name: str, *, as_json: bool, limit: int | None) -> None:
     if as_json:
         print_json({"servers": [{**reply.about, name: _rows(reply, name, limit)} for reply in replies]})
     else:

@@ -32,6 +32,7 @@ from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, N
 from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, fresh_id
+from routecodex.gateway.state.sessions import SessionPage
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.registry import Selector
@@ -54,7 +55,8 @@ AdminReply = dict[str, Any]
 T = TypeVar("T")
 
 _MAX_SESSIONS = 200
-_MAX_REQUESTS = 1000
+_MAX_ROWS = 1000
+_MOST_DIGITS = 20
 _DEFAULT_REQUESTS = 50
 
 
@@ -183,7 +185,7 @@ class AdminApi:
     async def _session_states(self, scopes: Sequence[Scope] | None) -> list[tuple[Scope, SessionState]]:
         sessions = self._gateway().sessions
         if scopes is None:
-            return await sessions.list(_MAX_SESSIONS)
+            return (await sessions.page(_MAX_SESSIONS)).rows
         if len(scopes) == 1:
             return [(scopes[0], await sessions.load_shown(scopes[0]))]
         found = await sessions.list_set(scopes)
@@ -259,15 +261,17 @@ class AdminApi:
         return {"reset": await gateway.health.reset(selector)}
 
     async def _sessions(self, request: HttpRequest) -> AdminReply:
-        rows = await self._session_states(self._selected(request))
-        return {
-            "sessions": [
-                _session_row(scope, state) | {"updated_at": state.updated_at} for scope, state in rows
-            ]
-        }
+        scopes = self._selected(request)
+        limit = _limit(request.query_param("limit"), default=_MAX_SESSIONS)
+        if scopes is None:
+            page = await self._gateway().sessions.page(limit, _cursor(request.query_param("cursor")))
+        else:
+            page = SessionPage(await self._session_states(scopes), None)
+        rows = [_session_row(scope, state) | {"updated_at": state.updated_at} for scope, state in page.rows]
+        return {"sessions": rows, "next": None if page.cursor is None else str(page.cursor)}
 
     async def _requests(self, request: HttpRequest) -> AdminReply:
-        limit = _limit(request.query_param("limit"))
+        limit = _limit(request.query_param("limit"), default=_DEFAULT_REQUESTS)
         if self._recent_requests is None:
             raise ClientError(
                 "there is no request log; set logging.requests", status=409, code="no_request_log"
@@ -322,12 +326,18 @@ def _body(request: HttpRequest, decoder: Decoder[T]) -> T:
     return json.read(request.body or b"{}", decoder)
 
 
-def _limit(text: str | None) -> int:
-    if text is None:
-        return _DEFAULT_REQUESTS
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise BadRequest(f"limit: {text[:50]!r} is not a number", param="limit")
-    return min(int(text), _MAX_REQUESTS)
+def _limit(text: str | None, *, default: int) -> int:
+    return default if text is None else min(_number("limit", text), _MAX_ROWS)
+
+
+def _cursor(text: str | None) -> int | None:
+    return None if text is None else _number("cursor", text)
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise BadRequest(f"{name}: {text[:50]!r} is not a number", param=name)
+    return int(text)
 
 
 def _wire_request(explain: Explain) -> WireRequest:

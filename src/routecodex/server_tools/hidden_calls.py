@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.parts import Part, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
+from routecodex.stores.background_trim import BackgroundTrim
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.store import Store, StoreError
 
@@ -72,9 +73,10 @@ class HiddenToolCalls:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
         self._cell = Cell(store, FORMAT, cached=_CACHED, ttl=TTL)
-        self._saves = 0
+        self._trim = BackgroundTrim(
+            store, SPACE, entries=MAX_ENTRIES, size=MAX_BYTES, every=_TRIM_EVERY, log=log
+        )
 
     async def keep(
         self, session: str | None, calls: Sequence[HiddenCall], *, beside: Sequence[str], owner: str = ""
@@ -84,9 +86,7 @@ class HiddenToolCalls:
         try:
             for call_id in beside[:_MOST_KEYS]:
                 await self._cell.edit(_key(session, call_id, owner), lambda _: (group, None))
-            self._saves += 1
-            if self._saves % _TRIM_EVERY == 0:
-                await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
+            self._trim.wrote()
         except StoreError as exc:
             log.debug("calls of server tools cannot be put back later: %s", exc)
 

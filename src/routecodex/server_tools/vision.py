@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.parts import Media, Part, Text, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request
+from routecodex.stores.background_trim import BackgroundTrim
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.store import Store, StoreError
 
@@ -69,11 +70,9 @@ class DescriptionCache:
     """Descriptions by the hash of their image, shared by all workers; store errors are only logged."""
 
     def __init__(self, store: Store, *, ttl: float, entries: int = MAX_ENTRIES) -> None:
-        self._store = store
         self._cell = Cell(store, FORMAT, cached=_CACHED, ttl=ttl)
         self._url_cell = Cell(store, FORMAT, cached=0, ttl=min(ttl, _URL_TTL))
-        self._entries = entries
-        self._saved = 0
+        self._trim = BackgroundTrim(store, SPACE, entries=entries, size=MAX_BYTES, every=_TRIM_EVERY, log=log)
 
     async def find(self, key: str) -> str:
         """Return the cached description of an image; empty if it has none."""
@@ -83,9 +82,7 @@ class DescriptionCache:
         """Save a description for later requests."""
         try:
             await (self._url_cell if by_url else self._cell).edit(key, lambda _: (text, None))
-            self._saved += 1
-            if self._saved % _TRIM_EVERY == 0:
-                await self._store.trim(SPACE, entries=self._entries, size=MAX_BYTES)
+            self._trim.wrote()
         except StoreError as exc:
             log.debug("the description of an image cannot be saved: %s", exc)
 

@@ -2,6 +2,7 @@
 
 store        Store, Stored, StoreError, Conflict: the interface
 cell         Cell: cached, stamped access to one kind of stored value
+background_trim  BackgroundTrim: deletes old values beside the requests that write
 monitored    MonitoredStore: a store that times its calls and knows whether it can be used
 memory       MemoryStore: values that end with the process
 file         FileStore: readable JSON files, safe with several processes

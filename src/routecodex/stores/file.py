@@ -25,6 +25,8 @@ from routecodex.stores.store import CallRefused, Change, Stored, check_key, chec
 READ_THREADS = 4
 BATCH_SIZE = 32
 LOCK_WAIT = 10.0
+TRIM_BATCH = 100
+"""Files that a trim deletes at once, while writers wait."""
 
 T = TypeVar("T")
 
@@ -143,10 +145,22 @@ class FileStore:
         """Return every key of the space; opens every file and sets damaged ones aside."""
         return await self._read(self._writer_of(space).folder.keys)
 
+    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+        """Return keys with the modification times of their files; opens only files that are returned."""
+        return await self._read(partial(self._writer_of(space).folder.recent, limit=limit, before=before))
+
     async def trim(self, space: str, *, entries: int, size: int) -> int:
-        """Delete expired values, then the oldest; opens only files that may have expired by their stamp."""
+        """Delete expired values, then the oldest; opens only files that may have expired by their stamp.
+
+        The files are listed beside other calls; writers wait only while a few of them are deleted.
+        """
         writer = self._writer_of(space)
-        return await self._write(writer, partial(writer.folder.trim, entries=entries, size=size))
+        surplus = await self._read(partial(writer.folder.surplus, entries=entries, size=size))
+        removed = 0
+        for start in range(0, len(surplus), TRIM_BATCH):
+            batch = surplus[start : start + TRIM_BATCH]
+            removed += await self._write(writer, partial(writer.folder.remove_unchanged, batch))
+        return removed
 
     def stamp(self, space: str) -> int:
         """Return the modification time of the space's directory: one `stat` on the caller's thread."""

@@ -26,7 +26,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -187,23 +187,45 @@ class Folder:
     def keys(self) -> list[str]:
         return [envelope.key for file in self._files() if (envelope := self._listed(file.name)) is not None]
 
-    def trim(self, *, entries: int, size: int) -> int:
+    def recent(self, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        for file in reversed(self._files()):
+            # Files that were copied may share a time: they stay together, or the next call would miss some.
+            if len(found) >= limit and (not found or file.mtime_ns != found[-1][0]):
+                break
+            if before is not None and file.mtime_ns >= before:
+                continue
+            envelope = self._listed(file.name)
+            if envelope is not None:
+                found.append((file.mtime_ns, envelope.key))
+        return found
+
+    def surplus(self, *, entries: int, size: int) -> list[File]:
+        """Return the files that a trim deletes: expired ones, and the oldest beyond the limits."""
         if not self._exists(""):
-            return 0
+            return []
+        if self._has_leftovers():
+            with self.writing():
+                self._sweep()
+        files = self._files()
+        now = self._clock()
+        expired = [
+            file
+            for file in files
+            if file_format.may_have_expired(file.mtime_ns, now) and self._expired(file.name)
+        ]
+        names = {file.name for file in expired}
+        live = [file for file in files if file.name not in names]
+        return expired + _over_limits(live, entries=entries, size=size)
+
+    def remove_unchanged(self, files: Sequence[File]) -> int:
+        """Delete the files that were not written since they were listed; return their number."""
         with self.writing():
-            self._sweep()
-            files = self._files()
-            now = self._clock()
-            expired = [
-                file
-                for file in files
-                if file_format.may_have_expired(file.mtime_ns, now) and self._expired(file.name)
+            unchanged = [
+                file.name for file in files if mtime_of(f"{self._text}/{file.name}") == file.mtime_ns
             ]
-            names = {file.name for file in expired}
-            live = [file for file in files if file.name not in names]
-            removed = expired + _over_limits(live, entries=entries, size=size)
-            self._remove([file.name for file in removed])
-            return len(removed)
+            self._remove(unchanged)
+            return len(unchanged)
 
     def _unexpired(self, envelope: Envelope | None) -> Stored | None:
         if envelope is None or (envelope.expires is not None and envelope.expires <= self._clock()):
@@ -408,10 +430,14 @@ class Folder:
         return sorted(files)
 
     @translated
+    def _has_leftovers(self) -> bool:
+        return any(_is_temporary(entry.name) for entry in self._entries())
+
+    @translated
     def _sweep(self) -> None:
         """Remove temporary files of killed writers; needs the lock."""
         for entry in self._entries():
-            if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
+            if _is_temporary(entry.name):
                 with suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_mtime < self._clock() - TEMPORARY_MAX_AGE:
                         os.unlink(entry.path)
@@ -422,6 +448,10 @@ class Folder:
                 return list(entries)
         except FileNotFoundError:
             return []
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_TEMPORARY)
 
 
 def _over_limits(files: list[File], *, entries: int, size: int) -> list[File]:

@@ -50,6 +50,15 @@ class MemoryStore:
     async def keys(self, space: str) -> list[str]:
         return [key for key in list(self._space(space)) if self._live(space, key) is not None]
 
+    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        for key, stored in reversed(self._space(space).items()):
+            if len(found) >= limit:
+                break
+            if (before is None or stored.version < before) and self._live(space, key) is not None:
+                found.append((stored.version, key))
+        return found
+
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         values = self._space(space)
         expired = [key for key in values if self._live(space, key) is None]

@@ -110,6 +110,9 @@ class MonitoredStore:
     async def keys(self, space: str) -> list[str]:
         return await self._timed("keys", self._store.keys(space), space, None)
 
+    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+        return await self._timed("keys", self._store.recent(space, limit=limit, before=before), space, None)
+
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         return await self._timed("trim", self._store.trim(space, entries=entries, size=size), space, None)
 

@@ -82,6 +82,13 @@ class Store(Protocol):
         """Return every key of the space, the least recently written first."""
         ...
 
+    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+        """Return keys of the space, the most recently written first, each with its place in that order.
+
+        `before` is the place of the last key of an earlier call, to continue behind it.
+        """
+        ...
+
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         """Delete expired values, then the oldest until both limits hold; return how many were deleted.
 

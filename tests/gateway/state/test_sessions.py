@@ -126,8 +126,8 @@ def to(state: SessionState) -> Callable[[SessionState], SessionState]:
 async def test_an_unset_session_is_empty_and_needs_no_read(sessions: Sessions, store: Watched) -> None:
     assert sessions.peek(ONE) == EMPTY
     assert await sessions.load(ONE) == EMPTY
-    assert await sessions.list(10) == []
-    assert store.calls == ["keys"]
+    assert (await sessions.page(10)).rows == []
+    assert store.calls == ["recent"]
 
 
 async def test_every_field_is_stored(sessions: Sessions, store: Watched, clock: Clock) -> None:
@@ -224,7 +224,7 @@ async def test_a_state_lives_ninety_days_after_its_last_write(
     assert (await sessions.load(ONE)).sticky == "c.d"
     clock.now += 2
     assert await sessions.load(ONE) == EMPTY
-    assert await sessions.list(10) == []
+    assert (await sessions.page(10)).rows == []
 
 
 async def test_a_request_without_a_session_is_never_stored(sessions: Sessions, store: Watched) -> None:
@@ -243,7 +243,7 @@ async def test_kinds_and_ids_do_not_see_each_other(sessions: Sessions) -> None:
     for number, scope in enumerate(scopes):
         await sessions.change(scope, setting(sticky=str(number)))
     assert [(await sessions.load(scope)).sticky for scope in scopes] == [str(n) for n in range(len(scopes))]
-    listed = await sessions.list(1000)
+    listed = (await sessions.page(1000)).rows
     assert [scope for scope, _ in listed] == scopes[::-1]
 
 
@@ -252,11 +252,48 @@ async def test_the_list_has_the_newest_first_and_no_more_than_asked(sessions: Se
     for scope in scopes:
         await sessions.change(scope, setting(sticky="a.b"))
     await sessions.change(scopes[0], setting(sticky="c.d"))
-    assert await sessions.list(2) == [
+    assert (await sessions.page(2)).rows == [
         (scopes[0], SessionState(sticky="c.d", updated_at=clock.now)),
         (scopes[4], SessionState(sticky="a.b", updated_at=clock.now)),
     ]
-    assert await sessions.list(0) == []
+    assert (await sessions.page(0)).rows == []
+
+
+async def test_sessions_come_in_pages(sessions: Sessions, store: Watched) -> None:
+    for number in range(7):
+        await sessions.change(Scope("session", str(number)), setting(sticky="a.b"))
+    ids, cursor, pages = [], None, 0
+    while True:
+        page = await sessions.page(3, cursor)
+        ids += [scope.id for scope, _ in page.rows]
+        cursor, pages = page.cursor, pages + 1
+        if cursor is None:
+            break
+        # Written between two pages: the later ones neither repeat it nor miss another.
+        await sessions.change(Scope("session", f"new-{pages}"), setting(sticky="a.b"))
+    assert (ids, pages) == (["6", "5", "4", "3", "2", "1", "0"], 3)
+
+
+async def test_no_change_waits_for_old_sessions_to_be_deleted(
+    store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = asyncio.Event()
+    trims: list[int] = []
+
+    async def trim(*args: Any, **kwargs: Any) -> int:
+        trims.append(1)
+        await release.wait()
+        return 0
+
+    monkeypatch.setattr(sessions_module, "TRIM_EVERY", 1)
+    monkeypatch.setattr(store, "trim", trim, raising=False)
+    sessions = Sessions(store)
+    for number in range(5):
+        await sessions.change(Scope("session", str(number)), setting(sticky="a.b"))
+    await asyncio.sleep(0)
+    assert len(trims) == 1, "one at a time"
+    release.set()
+    await sessions.settle()
 
 
 async def test_the_cache_is_bounded(store: Watched, clock: Clock) -> None:
@@ -271,14 +308,16 @@ async def test_the_cache_is_bounded(store: Watched, clock: Clock) -> None:
 
 
 async def test_old_sessions_are_trimmed_now_and_then(
-    sessions: Sessions, store: Watched, monkeypatch: pytest.MonkeyPatch
+    store: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions_module, "TRIM_EVERY", 3)
     monkeypatch.setattr(sessions_module, "MAX_ENTRIES", 2)
+    sessions = Sessions(store, clock=clock)
     for number in range(3):
         await sessions.change(Scope("session", str(number)), setting(sticky="a.b"))
+    await sessions.settle()
     assert store.calls == ["update", "update", "update", "trim"]
-    assert [scope.id for scope, _ in await sessions.list(10)] == ["2", "1"]
+    assert [scope.id for scope, _ in (await sessions.page(10)).rows] == ["2", "1"]
 
 
 async def test_a_failed_trim_has_no_effect(store: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +326,9 @@ async def test_a_failed_trim_has_no_effect(store: Watched, monkeypatch: pytest.M
 
     monkeypatch.setattr(sessions_module, "TRIM_EVERY", 1)
     monkeypatch.setattr(store, "trim", trim, raising=False)
-    assert (await Sessions(store).change(ONE, setting(sticky="a.b"))).sticky == "a.b"
+    sessions = Sessions(store)
+    assert (await sessions.change(ONE, setting(sticky="a.b"))).sticky == "a.b"
+    await sessions.settle()
 
 
 async def test_a_file_can_be_read_by_a_person(files: FileStore, directory: Path, clock: Clock) -> None:
@@ -349,7 +390,7 @@ async def test_an_invalid_value_is_set_aside_and_the_session_starts_empty(
     if use == "load":
         assert await sessions.load(ONE) == EMPTY
     elif use == "list":
-        assert await sessions.list(5) == []
+        assert (await sessions.page(5)).rows == []
     elif use == "clear":
         assert await sessions.change(ONE, to(EMPTY)) == EMPTY
     else:
@@ -436,7 +477,7 @@ async def test_an_unreadable_store_yields_the_cached_state_or_a_notice(
 async def test_a_list_that_cannot_be_read_is_an_error(sessions: Sessions, store: Watched) -> None:
     store.broken = True
     with pytest.raises(Overloaded) as refused:
-        await sessions.list(5)
+        await sessions.page(5)
     assert refused.value.code == "store_unavailable"
     assert "/secret/place" not in refused.value.message
 
@@ -492,7 +533,7 @@ async def test_a_restart_keeps_everything(directory: Path) -> None:
     await first.close()
     second = FileStore(directory)
     assert await Sessions(second).load(ONE) == FULL
-    assert await Sessions(second, clock=lambda: FULL.updated_at).list(5) == [(ONE, FULL)]
+    assert (await Sessions(second, clock=lambda: FULL.updated_at).page(5)).rows == [(ONE, FULL)]
     await second.close()
 
 
@@ -517,9 +558,9 @@ async def test_a_session_with_only_the_last_message_mark_is_stored_but_not_liste
 ) -> None:
     scope = Scope("session", "s-1")
     await sessions.change(scope, setting(sticky="a.b", marks=("mark",)))
-    assert [found for found, _ in await sessions.list(9)] == [scope]
+    assert [found for found, _ in (await sessions.page(9)).rows] == [scope]
     await sessions.change(scope, setting(sticky=None))
-    assert await sessions.list(9) == []
+    assert (await sessions.page(9)).rows == []
     assert (await sessions.load(scope)).marks == ("mark",)
 
 
@@ -530,10 +571,10 @@ async def test_a_force_is_shown_only_while_its_turn_goes_on(sessions: Sessions, 
     forced = await sessions.change(ONE, lambda state: FORCED)
     for _ in range(4):
         clock.now += FORCE_SHOWN - 1
-        assert [state.force for _, state in await sessions.list(10)] == [forced.force]
+        assert [state.force for _, state in (await sessions.page(10)).rows] == [forced.force]
         await sessions.renew_force(ONE, await sessions.load(ONE))
     clock.now += FORCE_SHOWN
-    assert await sessions.list(10) == []
+    assert (await sessions.page(10)).rows == []
     assert (await sessions.load_shown(ONE)).force is None
     assert (await sessions.load(ONE)).force == forced.force, "what it is, it is"
 

@@ -22,6 +22,7 @@ from routecodex.protocols.responses import history as turns
 from routecodex.protocols.responses.history import StoredTurn
 from routecodex.protocols.responses.schema import REFERENCE
 from routecodex.routing.registry import Registry, Target
+from routecodex.stores.background_trim import BackgroundTrim
 from routecodex.stores.owned_keys import owned_key
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
@@ -96,8 +97,11 @@ class ResponseHistory:
         self._works = works
         self._ttl = ttl
         self._entries = entries
-        self._size = size
-        self._saves = 0
+        limits = ((_SPACE, entries), (_ITEM_SPACE, entries * _ITEMS_EACH))
+        self._trims = [
+            BackgroundTrim(store, space, entries=most, size=size, every=_TRIM_EVERY, log=log)
+            for space, most in limits
+        ]
 
     @property
     def is_off(self) -> bool:
@@ -119,10 +123,8 @@ class ResponseHistory:
             key = owned_key(owner, response_id)
             put = self._store.put(_SPACE, key, json.encode(entry), ttl=self._ttl)
             await (asyncio.gather(put, *self._index(response_id, items, owner)) if items else put)
-            self._saves += 1
-            if self._saves % _TRIM_EVERY == 0:
-                await self._store.trim(_SPACE, entries=self._entries, size=self._size)
-                await self._store.trim(_ITEM_SPACE, entries=self._entries * _ITEMS_EACH, size=self._size)
+            for trim in self._trims:
+                trim.wrote()
         except StoreError as exc:
             log.debug("response %s cannot be continued later: %s", response_id, exc)
             return False

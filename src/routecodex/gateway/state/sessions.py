@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +26,7 @@ from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.canon.notices import Notices
 from routecodex.gateway.context.identity import Scope, ScopeKind
 from routecodex.routing.state import NOTHING_SET, SessionState
+from routecodex.stores.background_trim import BackgroundTrim
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.owned_keys import split_key
 from routecodex.stores.store import Store, StoreError
@@ -38,6 +39,8 @@ FORCE_SHOWN = 1800.0
 _FORCE_RENEWAL = 60.0
 CACHED = 10_000
 TRIM_EVERY = 500
+_SMALLEST_READ, _MOST_READ = 100, 1000
+"""Sessions that are read at once, and for one page."""
 MAX_ENTRIES = 100_000
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -104,6 +107,13 @@ def is_same(one: SessionState, other: SessionState) -> bool:
     return one == other or replace(one, updated_at=0.0) == replace(other, updated_at=0.0)
 
 
+class SessionPage(NamedTuple):
+    """Sessions with their state, and the cursor of the next page; None after the last one."""
+
+    rows: Listing
+    cursor: int | None
+
+
 class Sessions:
     """The state of every session; that of a scope which lasts for one request is never stored."""
 
@@ -111,7 +121,9 @@ class Sessions:
         self._store = store
         self._clock = clock
         self._cell = Cell(store, FORMAT, cached=cached, ttl=TTL, clock=clock)
-        self._writes = 0
+        self._trim = BackgroundTrim(
+            store, SPACE, entries=MAX_ENTRIES, size=MAX_BYTES, every=TRIM_EVERY, log=log
+        )
         self.refuses_unknown = False
 
     def peek(self, scope: Scope) -> SessionState | None:
@@ -147,8 +159,7 @@ class Sessions:
             state = await self._cell.edit(scope.key, partial(_edited, edit, now=self._clock()))
         except StoreError as exc:
             raise _not_saved(scope, exc) from exc
-        self._writes += 1
-        await self._trim_if_due()
+        self._trim.wrote()
         return state
 
     async def renew_force(self, scope: Scope, state: SessionState) -> SessionState:
@@ -171,21 +182,32 @@ class Sessions:
         """
         return self._without_past_force(await self.load(scope))
 
-    async def list(self, limit: int) -> Listing:
-        """List the sessions that have something set, the one written last first."""
+    async def page(self, limit: int, cursor: int | None = None) -> SessionPage:
+        """List sessions that have something set, the one written last first, from the cursor on.
+
+        A page may have fewer rows than `limit`, so that no call reads very many sessions.
+        """
         try:
-            keys = await self._store.keys(SPACE)
-            found: Listing = []
-            for key in reversed(keys):
-                if len(found) >= limit:
-                    break
-                found += await self._listed(key)
+            return await self._page(limit, cursor)
         except StoreError as exc:
             log.debug("sessions cannot be listed: %s", exc)
             raise Overloaded(
                 "stored sessions cannot be reached now; try again later", code="store_unavailable"
             ) from exc
-        return found
+
+    async def _page(self, limit: int, cursor: int | None) -> SessionPage:
+        found: Listing = []
+        size = max(limit, _SMALLEST_READ)
+        for _ in range(-(-_MOST_READ // size)):
+            rows = await self._store.recent(SPACE, limit=size, before=cursor)
+            for place, key in rows:
+                if len(found) >= limit:
+                    return SessionPage(found, cursor)
+                found += await self._listed(key)
+                cursor = place
+            if len(rows) < size:
+                return SessionPage(found, None)
+        return SessionPage(found, cursor)
 
     async def list_set(self, scopes: Iterable[Scope]) -> Listing:
         """Return those of the scopes that have something set, with their state."""
@@ -204,14 +226,9 @@ class Sessions:
             return state
         return replace(state, force=None)
 
-    async def _trim_if_due(self) -> None:
-        if self._writes < TRIM_EVERY:
-            return
-        self._writes = 0
-        try:
-            await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
-        except StoreError as exc:
-            log.debug("old sessions cannot be deleted: %s", exc)
+    async def settle(self) -> None:
+        """Wait for the deletion of old sessions that is running."""
+        await self._trim.settle()
 
 
 def _edited(edit: Edit, before: SessionState, *, now: float) -> tuple[SessionState, SessionState]:

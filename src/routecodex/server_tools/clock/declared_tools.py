@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.request import Request, Tool
+from routecodex.stores.background_trim import BackgroundTrim
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import Store, StoreError
@@ -52,9 +53,10 @@ class DeclaredTools:
     """The functions of each session; written only when they change."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
         self._cell = Cell(store, FORMAT, cached=_CACHED, ttl=_TTL)
-        self._saves = 0
+        self._trim = BackgroundTrim(
+            store, SPACE, entries=_MAX_ENTRIES, size=_MAX_BYTES, every=_TRIM_EVERY, log=log
+        )
 
     async def record(self, session: str, request: Request) -> None:
         """Remember the functions of a request; one without tools leaves those of an earlier one."""
@@ -63,9 +65,7 @@ class DeclaredTools:
             return
         try:
             await self._cell.edit(session, lambda _: (declared, None))
-            self._saves += 1
-            if self._saves % _TRIM_EVERY == 0:
-                await self._store.trim(SPACE, entries=_MAX_ENTRIES, size=_MAX_BYTES)
+            self._trim.wrote()
         except StoreError as exc:
             log.debug("the tools of session %.80r cannot be kept: %s", plain_key(session), exc)
 
