@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5520
+SECONDS ?= 60
 
-.PHONY: install demo compile lint types test test-agents test-compiled check bench bench-quick bench-workers profile guard guard-record docs lock clean
+.PHONY: install demo compile lint types test test-agents test-compiled fuzz check bench bench-quick bench-workers profile guard guard-record docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -49,7 +50,11 @@ test-agents: $(VENV)/.dev $(AGENTS)
 # The tests that go through the modules that are compiled, against the compiled ones.
 test-compiled: compile $(SDKS) $(AGENTS)
 	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) tests/gateway tests/protocols tests/providers tests/server \
-		tests/clients tests/routing tests/wire $(ARGS)
+		tests/clients tests/routing tests/wire tests/fuzz $(ARGS)
+
+# Inputs that nobody thought of; a finding is saved, and printed with the seed that makes it again.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from routecodex.canon.errors import BadRequest
+from routecodex.canon.events import Usage
 from routecodex.canon.request import ProtocolName
+from routecodex.canon.response import fold
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.codecs import CODECS
 
@@ -34,3 +39,32 @@ def test_a_number_out_of_range_is_the_clients_fault_where_it_must_be_read(
     assert number in codec.rewrite(inbound, EncodeOptions(model="m", provider="p")).body
     with pytest.raises(BadRequest, match=r"^the request body: .*out of range$"):
         codec.decode_request(inbound)
+
+
+NEGATIVE: dict[str, dict[str, Any]] = {
+    "chat": {
+        "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": -1, "completion_tokens": -2, "total_tokens": -3},
+    },
+    "messages": {
+        "type": "message",
+        "content": [{"type": "text", "text": "a"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": -1, "output_tokens": -2},
+    },
+    "responses": {
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "a"}]}],
+        "usage": {"input_tokens": -1, "output_tokens": -2, "total_tokens": -3},
+    },
+    "gemini": {
+        "candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": -1, "candidatesTokenCount": -2, "totalTokenCount": -3},
+    },
+}
+
+
+@pytest.mark.parametrize("protocol", NEGATIVE)
+def test_negative_token_counts_of_a_provider_are_zero(protocol: str) -> None:
+    answer = fold(CODECS[protocol].decode_response(json.dumps(NEGATIVE[protocol]).encode()))
+    assert answer.usage == Usage()

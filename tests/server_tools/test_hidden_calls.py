@@ -181,3 +181,10 @@ async def test_what_cannot_be_read_is_told_and_left_out(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "routecodex.server_tools"):
         assert await HiddenToolCalls(store).restored(request, "s") is request
     assert key in caplog.text
+
+
+async def test_an_answer_with_many_client_calls_is_not_stored_for_each_of_them() -> None:
+    store = MemoryStore()
+    ids = tuple(f"r{number}" for number in range(1000))
+    await HiddenToolCalls(store).keep("s", [CLOCK], beside=ids)
+    assert len(await store.keys(kept.SPACE)) == 64

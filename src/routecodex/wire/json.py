@@ -46,6 +46,11 @@ def decode(data: bytes | str) -> Any:
         raise ValueError(str(exc)) from exc
 
 
+def decode_lossy(data: bytes) -> Any:
+    """Decode JSON of a provider; invalid UTF-8, which typed readers skip in unknown fields, is replaced."""
+    return decode(data.decode("utf-8", "replace"))
+
+
 def is_whole(text: str | bytes) -> bool:
     """Return whether the text is one complete JSON value."""
     try:

@@ -590,3 +590,18 @@ def test_content_as_a_list_passes() -> None:
 def test_broken_streams_of_upstreams_stay_broken() -> None:
     check_broken_chat(passed(b"".join(frames_of(answers.cut_off("chat", "Hello there, you")))))
     check_broken_chat(passed(answers.stream_error("chat", "Hello there, you").data))
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        {"choices": 5},
+        {"choices": [{"index": [0], "delta": {"tool_calls": [{"index": 0}]}}]},
+        {"choices": [{"index": {}, "delta": [[]], "finish_reason": "eos"}]},
+        {"choices": [{"delta": {"annotations": 5, "tool_calls": "x"}, "finish_reason": "eos"}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": "f"}, {"custom": ["x"]}, 5]}}]},
+    ],
+)
+def test_values_of_unexpected_types_do_not_break_the_relay(junk: dict[str, Any]) -> None:
+    relay = relayed(role() + choice(content="Hi") + frame(**junk) + choice("stop") + DONE)
+    assert relay.outcome.finish is not None

@@ -409,3 +409,18 @@ def test_a_streamed_text_goes_on_after_whole_arguments_that_replace_it() -> None
     ]
     stream = frames(*(chunk(part) for part in parts), chunk({"text": ""}, finishReason="STOP"))
     assert fold(decode(stream)).parts == (ToolCall("call_r1_0", "look", '{"a":"two three","b":1}'),)
+
+
+@pytest.mark.parametrize(
+    "part", [b'{"functionCall":{"name":"f","args":{"a":"\xc5"}}}', b'{"newPart":"\xc5"}']
+)
+def test_bytes_that_are_not_utf8_in_a_part_are_replaced(part: bytes) -> None:
+    stream = b'data: {"responseId":"r1","candidates":[{"index":0,"content":{"parts":[' + part
+    stream += b']},"finishReason":"STOP"}]}\n\n'
+    (found,) = fold(decode(stream)).parts
+    assert "\ufffd" in repr(found)
+
+
+def test_a_new_part_of_a_candidate_whose_index_is_a_text_is_kept() -> None:
+    candidate = {"index": "0", "content": {"parts": [{"newPart": 1}]}, "finishReason": "STOP"}
+    assert fold(decode(frames({"candidates": [candidate]}))).parts == (Opaque("gemini", {"newPart": 1}),)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from google.genai import types
 from hypothesis import given
 from hypothesis import strategies as st
@@ -302,3 +303,10 @@ def test_thinking_of_anthropic_returns_with_its_text_after_a_stream() -> None:
         {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}},
     ]
     assert [returned(contents) for contents in (streamed, [together], [whole])] == [expected] * 3
+
+
+@pytest.mark.parametrize("arguments", ['{\n  "a": 1\n}', '{\r"a": 1}', "[\n1]"])
+def test_arguments_that_the_model_has_indented_stay_in_their_frame(arguments: str) -> None:
+    stream = write(Started(), PartStarted(0, ToolCall("c", "f", arguments)), PartFinished(0), DONE)
+    assert [line for line in stream.splitlines() if line and not line.startswith(b"data: {")] == []
+    assert parts(stream)[0]["functionCall"]["args"] in ({"a": 1}, {"input": [1]})

@@ -21,7 +21,18 @@ def with_parts(*parts: Any) -> dict[str, Any]:
     return {"contents": [{"parts": list(parts)}]}
 
 
+def with_result_parts(*parts: Any) -> dict[str, Any]:
+    result = {"id": "a", "name": "look", "response": {}, "parts": list(parts)}
+    return {"contents": [HELLO, CALL, {"parts": [{"functionResponse": result}]}]}
+
+
+RESULT_PARTS = "contents[2].parts[0].functionResponse.parts[0]"
+
 WRONG = [
+    (with_result_parts({"inlineData": "b"}), f"{RESULT_PARTS}.inlineData"),
+    (with_result_parts({"inlineData": {"mimeType": 1.5}}), f"{RESULT_PARTS}.inlineData.mimeType"),
+    (with_result_parts({"inlineData": {"data": {}}}), f"{RESULT_PARTS}.inlineData.data"),
+    (with_result_parts({"fileData": {"displayName": []}}), f"{RESULT_PARTS}.fileData.displayName"),
     ({}, "contents"),
     ({"contents": []}, "contents"),
     ({"contents": "Hi"}, "contents"),

@@ -212,3 +212,10 @@ def test_fields_of_unexpected_types_do_not_lose_the_event() -> None:
         type="content_block_delta", index="0", delta={"type": "text_delta", "text": "a", "thinking": 5}
     )
     assert fold(decoded(start(), odd, stop(0), end("end_turn"))).parts == (Text("a"),)
+
+
+def test_a_delta_of_another_kind_than_its_block_opens_its_own_part() -> None:
+    thought = delta(0, type="thinking_delta", thinking="Hm.")
+    stream = [start(), block(0, type="text", text=""), thought, text(0, "Yes."), stop(0), end("end_turn")]
+    response = fold(decoded(b"".join([*stream, MESSAGE_STOP])))
+    assert response.parts == (Text(""), Reasoning("Hm."), Text("Yes."))

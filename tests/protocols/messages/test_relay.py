@@ -327,3 +327,10 @@ def test_calls_that_code_of_the_provider_made_are_open_until_its_result(
     answer = json.encode({**body, "stop_reason": said, "stop_sequence": None, "usage": usage})
     assert json.decode(relay_response(answer, reply())[0])["stop_reason"] == sent
     assert (fold(decode_response(answer)).finish.reason == "tool_calls") is (sent == "tool_use")
+
+
+def test_bytes_that_are_not_utf8_in_a_frame_to_repair_are_replaced() -> None:
+    begun = b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","x":"\xc2"}}\n\n'
+    served, relay = relayed(begun, *TEXT, UNCOUNTED, frame(type="message_stop"))
+    assert "\ufffd".encode() in served
+    assert relay.outcome.finish is not None

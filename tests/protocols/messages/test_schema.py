@@ -41,6 +41,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (user({"type": "image"}), "messages[0].content[0].source"),
     (user({"type": "image", "source": {"type": "base64"}}), "messages[0].content[0].source.media_type"),
     (user({"type": "image", "source": {"type": "url", "url": 5}}), "messages[0].content[0].source.url"),
+    (
+        user({"type": "document", "title": {"a": 1}, "source": {"type": "url", "url": "https://a.example"}}),
+        "messages[0].content[0].title",
+    ),
     (user({"type": "tool_result", "tool_use_id": "a"}), "messages[0].content[0].tool_use_id"),
     (after_call({"type": "tool_result"}), "messages[2].content[0].tool_use_id"),
     (after_call({"type": "tool_result", "tool_use_id": ""}), "messages[2].content[0].tool_use_id"),

@@ -33,6 +33,16 @@ ANSWERS: dict[str, tuple[bytes, bytes, str]] = {
         "",
     ),
     "two codings": (HEAD.replace(b"chunked", b"gzip, Chunked ") + chunked(*EVENTS), TEXT, ""),
+    "codings in two lines": (
+        HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: gzip\r\n\r\n") + chunked(*EVENTS),
+        b"",
+        "several Transfer-Encoding headers",
+    ),
+    "chunks in two lines": (
+        HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + chunked(*EVENTS),
+        b"",
+        "several Transfer-Encoding headers",
+    ),
     "a length": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n1\r\na\r\n\r\n\r", b"1\r\na\r\n\r\n\r", ""),
     "a length and a kept connection": (
         b"HTTP/1.1 429 Too Many\r\nConnection: keep-alive\r\nContent-Length: 3\r\nX: a\r\n\r\nabc",

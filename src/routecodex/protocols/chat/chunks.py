@@ -186,6 +186,11 @@ def _text(value: Json) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def index_of(choice: dict[str, Json]) -> int:
+    """Return the index of a choice as plain JSON, read as loosely as that of a typed one."""
+    return _count(choice.get("index")) or 0
+
+
 def _count(value: Json) -> int | None:
     if isinstance(value, bool) or value is None:
         return None
@@ -282,8 +287,8 @@ def usage_of(wire: WireUsage) -> Usage:
     prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
     cached = prompt.cached_tokens if prompt is not None else None
     written = prompt.cache_write_tokens if prompt is not None else None
-    reasoning = (completion.reasoning_tokens or 0) if completion is not None else 0
-    input, output = wire.prompt_tokens or 0, wire.completion_tokens or 0
+    reasoning = max(completion.reasoning_tokens or 0, 0) if completion is not None else 0
+    input, output = max(wire.prompt_tokens or 0, 0), max(wire.completion_tokens or 0, 0)
     # xAI does not count reasoning among the completion tokens, only in the total.
     total = wire.total_tokens
     if reasoning and (reasoning > output if total is None else total - input - output >= reasoning):
@@ -291,12 +296,10 @@ def usage_of(wire: WireUsage) -> Usage:
     return Usage(
         input=input,
         output=output,
-        cache_read=cached
-        or wire.prompt_cache_hit_tokens
-        or wire.cached_tokens
-        or wire.num_cached_tokens
-        or 0,
-        cache_write=written or 0,
+        cache_read=max(
+            cached or wire.prompt_cache_hit_tokens or wire.cached_tokens or wire.num_cached_tokens or 0, 0
+        ),
+        cache_write=max(written or 0, 0),
         reasoning=reasoning,
     )
 
@@ -399,7 +402,8 @@ def repair_call(call: dict[str, Any], position: CallPosition, *, new_id: str) ->
     """Add the fields that the position requires, and remove those that were sent before."""
     kind, field = ("custom", "input") if _is_custom(call) else ("function", "arguments")
     call.pop("function" if kind == "custom" else "custom", None)
-    body = call.get(kind) or {}
+    found = call.get(kind)
+    body = found if isinstance(found, dict) else {}
     text = body.get(field)
     call["index"] = position.number
     if position.begins:

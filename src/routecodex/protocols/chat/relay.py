@@ -20,6 +20,7 @@ from routecodex.protocols.chat.chunks import (
     adds_text,
     complete_usage,
     has_error,
+    index_of,
     is_empty,
     is_plain_text,
     is_valid_call,
@@ -383,26 +384,31 @@ class Relay(FrameRelay):
             for field, known in self._shared_fields().items():
                 value[field] = value.get(field) or known
         positions = iter(self._positions)
-        for choice in value.get("choices") or ():
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._repair_choice(choice, positions)
         return sse.frame(json.encode(value))
 
     def _repair_choice(self, choice: dict[str, Any], positions: Iterator[CallPosition]) -> None:
-        if (choice.get("index") or 0) in self._whole_choices:
-            choice["delta"] = choice.pop("message")
-        delta = choice.get("delta") or {}
-        annotations = delta.get("annotations") or ()
-        first = self._annotations.get(choice.get("index") or 0, 0) - len(annotations)
+        index = index_of(choice)
+        if index in self._whole_choices:
+            choice["delta"] = choice.pop("message", None)
+        if not isinstance(choice.get("delta"), dict):
+            choice["delta"] = {}
+        delta = choice["delta"]
+        listed = delta.get("annotations")
+        annotations = listed if isinstance(listed, list) else []
+        first = self._annotations.get(index, 0) - len(annotations)
         for at, annotation in enumerate(annotations):
             if first and isinstance(annotation, dict):
                 annotation.setdefault("index", first + at)
-        calls = delta.get("tool_calls") or ()
-        for call in (call for call in calls if isinstance(call, dict)):
-            position = next(positions)
+        calls = delta.get("tool_calls")
+        repaired = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+        for call, position in zip(repaired, positions, strict=False):
             repair_call(call, position, new_id=f"call_{self._reply.id}_{position.number}")
         if "finish_reason" in choice:
-            reason = self._finish_reasons.get(choice.get("index") or 0)
+            reason = self._finish_reasons.get(index)
             choice["finish_reason"] = reason if choice["finish_reason"] else None
 
     def _usage(self, chunk: StreamChunk, data: bytes, *, raw: bytes, repair: bool) -> bytes:

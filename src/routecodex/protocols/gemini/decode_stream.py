@@ -311,8 +311,9 @@ class ChunkDecoder:
 
 def raw_parts(data: bytes) -> list[dict[str, Json]]:
     """Return the parts of the first candidate as plain JSON values."""
-    for candidate in json.decode(data).get("candidates") or ():
-        if not candidate.get("index"):
+    for candidate in json.decode_lossy(data).get("candidates") or ():
+        # An index may be a text (protobuf JSON of int64).
+        if not int(candidate.get("index") or 0):
             return (candidate.get("content") or {}).get("parts") or []
     return []
 
@@ -324,8 +325,8 @@ def _has_arguments(call: CalledFunction) -> bool:
 def _arguments(call: CalledFunction) -> str:
     if not json.is_present(call.args):
         return "{}"
-    raw = bytes(call.args)
-    return (json.encode(json.decode(raw)) if b"\n" in raw else raw).decode()
+    text = bytes(call.args).decode("utf-8", "replace")
+    return json.encode(json.decode(text)).decode() if "\n" in text else text
 
 
 def blocked_finish_reason(reason: str) -> str:
@@ -335,15 +336,15 @@ def blocked_finish_reason(reason: str) -> str:
 
 def decode_usage(usage: WireUsage) -> Usage:
     """Return the canonical counts: prompts of tools are input, thoughts are output."""
-    thoughts = usage.thoughts_token_count or 0
-    prompt = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
+    thoughts = max(usage.thoughts_token_count or 0, 0)
+    prompt = max((usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0), 0)
     output = usage.candidates_token_count
     if output is None:
         output = max(0, (usage.total_token_count or 0) - prompt - thoughts)
     return Usage(
         input=prompt,
-        output=output + thoughts,
-        cache_read=usage.cached_content_token_count or 0,
+        output=max(output, 0) + thoughts,
+        cache_read=max(usage.cached_content_token_count or 0, 0),
         reasoning=thoughts,
     )
 

@@ -121,7 +121,9 @@ def _arguments(arguments: str) -> Json:
         return {}
     if not json.is_whole(text):
         return None
-    return Raw(text.encode()) if text[0] == "{" else {"input": Raw(text.encode())}
+    # A frame may not contain the line ends of arguments that a model has indented.
+    written = json.encode(json.decode(text)) if "\n" in text or "\r" in text else text.encode()
+    return Raw(written) if text[0] == "{" else {"input": Raw(written)}
 
 
 def _citation_source(citation: dict[str, Json]) -> dict[str, Json]:

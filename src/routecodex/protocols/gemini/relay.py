@@ -81,7 +81,7 @@ class OutcomeReader:
 
     def corrected(self, data: bytes) -> bytes:
         """Return the chunk with the expected finish reason."""
-        value = json.decode(data)
+        value = json.decode_lossy(data)
         for candidate in value["candidates"]:
             if candidate.get("finishReason") and not candidate.get("index"):
                 candidate["finishReason"] = self._expected

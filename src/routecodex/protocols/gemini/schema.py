@@ -25,11 +25,13 @@ class WireStruct(Struct, rename="camel", gc=False):
 class Blob(WireStruct):
     mime_type: str | None = None
     data: str | None = None
+    display_name: str | None = None
 
 
 class FileData(WireStruct):
     mime_type: str | None = None
     file_uri: str | None = None
+    display_name: str | None = None
 
 
 class WireFunctionCall(WireStruct):
@@ -42,7 +44,7 @@ class FunctionResponse(WireStruct):
     name: str | None = None
     id: str | None = None
     response: Fields | None = None
-    parts: list[Fields] | None = None
+    parts: list[WirePart] | None = None
 
 
 class WirePart(WireStruct):

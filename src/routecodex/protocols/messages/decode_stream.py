@@ -51,6 +51,7 @@ AFTER_STOP = frozenset({"message_delta", "message_stop", "error"})
 
 _BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking"}
 """Block type by its first delta, for providers that send no `content_block_start`."""
+_TEXT_BLOCKS = frozenset(_BLOCK_OF_DELTA.values())
 
 
 class _OpenBlock:
@@ -209,8 +210,11 @@ class StreamDecoder(codec.StreamDecoder):
         if delta is None:
             return
         opened = self._open.get(chunk.index)
+        kind = _BLOCK_OF_DELTA.get(delta.type)
+        if opened is not None and kind is not None and opened.kind != kind and opened.kind in _TEXT_BLOCKS:
+            self._close_block(chunk.index)
+            opened = None
         if opened is None:
-            kind = _BLOCK_OF_DELTA.get(delta.type)
             if kind is None:
                 return
             opened = self._open_block(chunk.index, {"type": kind})
@@ -224,16 +228,16 @@ class StreamDecoder(codec.StreamDecoder):
             if delta.signature:
                 opened.block["signature"] = delta.signature
             return
-        if delta.text:
+        if delta.text and opened.kind == "text":
             self._emit(TextDelta(number, delta.text))
             self._text = opened
-        if delta.thinking:
+        if delta.thinking and opened.kind == "thinking":
             self._emit(ReasoningDelta(number, delta.thinking))
         if delta.partial_json and opened.kind == "tool_use":
             self._emit(ArgumentsDelta(number, delta.partial_json))
         if delta.signature:
             self._emit(SignatureDelta(number, delta.signature))
-        if delta.citation is not None:
+        if delta.citation is not None and opened.kind == "text":
             self._emit(AnnotationDelta(number, delta.citation))
 
     def _on_stop(self, chunk: StreamChunk) -> None:
@@ -431,7 +435,7 @@ class UsageCounter:
             "cache_read": usage.cache_read_input_tokens,
             "reasoning": details.thinking_tokens if details is not None else None,
         }
-        self._counts.update({name: count for name, count in reported.items() if count is not None})
+        self._counts.update({name: max(count, 0) for name, count in reported.items() if count is not None})
         if isinstance(usage.iterations, list):
             self._iterations = tuple(usage.iterations)
 

@@ -119,7 +119,7 @@ class Relay(FrameRelay):
         usage = head.usage
         if usage is not None and usage.input_tokens is not None and usage.output_tokens is not None:
             return _named(frame, chunk)
-        value = json.decode(frame.data)
+        value = json.decode_lossy(frame.data)
         value["message"]["usage"] = usage_object(Usage(input=self._reply.input_tokens, output=1))
         return _frame_of(value, chunk)
 
@@ -205,7 +205,7 @@ class Relay(FrameRelay):
         self.outcome.usage = usage
         sent = self.outcome.sent_finish
         sequence = ending.sequence if sent == "stop_sequence" else None
-        value = json.decode(frame.data)
+        value = json.decode_lossy(frame.data)
         value["delta"] = {"stop_reason": sent, "stop_sequence": sequence}
         value["usage"] = {**value["usage"], **usage_object(usage)}
         return _frame_of(value, chunk)
@@ -246,7 +246,7 @@ class Relay(FrameRelay):
         return not arguments or json.is_whole(arguments)
 
     def _repaired(self, frame: Frame, chunk: StreamChunk, sent: str) -> bytes:
-        value = json.decode(frame.data)
+        value = json.decode_lossy(frame.data)
         delta = value["delta"]
         if delta.get("stop_reason") != sent:
             delta["stop_reason"], delta["stop_sequence"] = sent, None

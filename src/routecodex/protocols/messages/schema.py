@@ -30,6 +30,7 @@ class WirePart(Struct, gc=False):
     content: Raw = ABSENT
     is_error: bool | None = None
     source: Raw = ABSENT
+    title: Raw = ABSENT
     thinking: Raw = ABSENT
     signature: str | None = None
     data: str | None = None

@@ -253,6 +253,8 @@ def _check_block(block: WirePart, *, at: str) -> None:
         _check_result(block, at=at)
     elif block.type in _HAVE_SOURCE:
         _check_source(block.source, at=f"{at}.source")
+        if block.type == "document" and is_present(block.title) and not starts_with(block.title, b'"'):
+            raise BadRequest(f"{at}.title: expected 'str'", param=f"{at}.title", code="invalid_type")
 
 
 def _check_call(block: WirePart, *, at: str) -> None:

@@ -278,11 +278,11 @@ def decode_usage(value: Any) -> Usage | None:
     inputs = usage.input_tokens_details or _TokenDetails()
     outputs = usage.output_tokens_details or _TokenDetails()
     return Usage(
-        input=usage.input_tokens or 0,
-        output=usage.output_tokens or 0,
-        cache_read=inputs.cached_tokens or 0,
-        cache_write=inputs.cache_write_tokens or 0,
-        reasoning=outputs.reasoning_tokens or 0,
+        input=max(usage.input_tokens or 0, 0),
+        output=max(usage.output_tokens or 0, 0),
+        cache_read=max(inputs.cached_tokens or 0, 0),
+        cache_write=max(inputs.cache_write_tokens or 0, 0),
+        reasoning=max(outputs.reasoning_tokens or 0, 0),
     )
 
 

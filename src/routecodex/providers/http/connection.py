@@ -410,7 +410,13 @@ class UpstreamConnection(asyncio.Protocol):
             # httptools has no way to tell llhttp that a response to HEAD has no body.
             self.complete = True
             raise _ParserStopped
-        self._at_chunk_start = _is_chunked(self.headers)
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if len(codings) > 1:
+            # RFC 9112, section 6.3: several lines are one list, but not every parser joins them.
+            message = f"{self.peer} sent several Transfer-Encoding headers: where its body ends is ambiguous"
+            self.fail(UpstreamFailed(message, setting="base_url"))
+            raise _ParserStopped
+        self._at_chunk_start = bool(codings) and _ends_in_chunked(codings[0])
         if not self.keep_alive:
             self._until_close = not self._at_chunk_start and not _has_content_length(self.headers)
 
@@ -491,11 +497,8 @@ def _has_content_length(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-length" for name, _ in headers)
 
 
-def _is_chunked(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    for name, value in headers:
-        if name == b"transfer-encoding" and value.lower().rstrip().endswith(b"chunked"):
-            return True
-    return False
+def _ends_in_chunked(codings: bytes) -> bool:
+    return codings.rpartition(b",")[2].strip(b" \t").lower() == b"chunked"
 
 
 def _reason(exc: Exception | None) -> str:
