@@ -61,6 +61,12 @@ def test_requests_are_a_table_for_people(user: Path) -> None:
     assert "m → -" in second
 
 
+def test_a_request_without_a_model_is_shown_by_its_call(user: Path) -> None:
+    refused = {"time": "2025-01-01T10:00:00.000Z", "status": 404, "model": "", "call": "POST /v2/\x1b[2Jchat"}
+    announced(user).write_bytes(lines(refused))
+    assert "POST /v2/?[2Jchat" in logs().stdout
+
+
 def test_scripts_get_the_lines_as_they_are(user: Path) -> None:
     announced(user).write_bytes(lines(ROW, FAILED))
     assert logs("--json").stdout.encode() == lines(ROW, FAILED)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,7 +17,7 @@ from routecodex.server.serve import Service
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.steps import Hang, Json, Steps
+from tests.kit.steps import Hang, Json, Sse, Steps
 from tests.kit.upstream import Upstream
 
 FORM = {"content-type": "text/plain", "user-agent": "Mozilla/5.0"}
@@ -263,3 +264,25 @@ async def test_a_clients_own_request_id_is_kept_beside_ours(tmp_path: Path, own:
     ours = [answer.headers["x-request-id"] for answer in (answered, refusal)]
     assert [row["request"] for row in rows[:2]] == ours
     assert all(id.startswith("req_") for id in ours)
+
+
+async def test_answers_that_the_drain_limit_cuts_off_are_recorded_as_they_were_sent(tmp_path: Path) -> None:
+    begun = answers.text("chat", "one two three", True)
+    assert isinstance(begun, Sse)
+    server = 'id = "main"\n'
+    async with Upstream() as up:
+        up.queue(Sse(list(begun.frames)[:3], end=Hang()), Steps([Hang()]))
+        text = one_target("chat", up, server=server).replace("drain_seconds = 1", "drain_seconds = 0")
+        service = Service(loads(HEAD + text, environ={}), home=tmp_path)
+        _, port = await service.start()
+        path = "/v1/messages"
+        stream = await begin(port, path, asking.body("messages", stream=True))
+        await stream.head()
+        whole = await begin(port, path, asking.body("messages", stream=False))
+        await up.received(2)
+        assert await service.stop() is False
+        await stream.close()
+        await whole.close()
+    lines = (tmp_path / "sessions" / "main" / "requests.jsonl").read_bytes().splitlines()
+    rows = sorted((row["status"], row["code"]) for row in map(msgspec.json.decode, lines))
+    assert rows == [(200, "shutting_down"), (503, "shutting_down")]

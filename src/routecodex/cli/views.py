@@ -131,7 +131,7 @@ def request_row(row: AdminAnswer) -> TableRow:
         TableCell(str(status), _status_colour(status)),
         str(row.get("protocol", "")),
         str(row.get("session") or ""),
-        f"{row.get('model', '')} → {_target(row)}",
+        str(row.get("call") or f"{row.get('model', '')} → {_target(row)}"),
         str(row.get("route") or ""),
         str(row.get("reason") or ""),
         seconds(row.get("first_byte")),
