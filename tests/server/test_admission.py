@@ -223,6 +223,21 @@ async def test_a_refusal_after_the_wait_has_the_shape_of_the_protocol(protocol: 
     assert "none ended within 0.005 s" in refused.body.decode()
 
 
+async def test_a_client_that_disconnects_leaves_the_queue() -> None:
+    async with (
+        Upstream(lambda _: Steps((Hang(),))) as up,
+        serving(one_target("chat", up, server=f"max_concurrent = 1\n{KEYS}")) as gateway,
+    ):
+        first = await ask(gateway.port, "g", "first")
+        await up.received()
+        second = await ask(gateway.port, "g", "second")
+        await until_waiting(gateway.port, 1)
+        await second.leave()
+        await until_waiting(gateway.port, 0)
+        assert len(up.requests) == 1
+        await first.leave()
+
+
 async def test_a_reload_that_raises_the_limit_admits_those_that_wait(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     async with Upstream() as up:
