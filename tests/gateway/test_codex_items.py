@@ -33,7 +33,13 @@ PASSTHROUGH = "internal_chat_message_metadata_passthrough"
 HISTORY: list[dict[str, Any]] = [
     declaration(PATCH, TEAM, DEFAULTS),
     {**user("go"), PASSTHROUGH: {"k": "v"}},
-    {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+    {
+        "type": "custom_tool_call",
+        "id": "ctc_1",
+        "call_id": "c1",
+        "name": "apply_patch",
+        "input": "*** Begin",
+    },
     {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
     {
         "type": "function_call",
@@ -149,6 +155,7 @@ async def test_a_plain_responses_provider_gets_functions_only(armed: str, stream
     assert set(tools) - {"clock"} == {"apply_patch", "collaboration__spawn", "wait", "tool_search", "issues"}
     assert {(kind, namespace) for kind, namespace, _ in tools.values()} == {("function", None)}
     assert function_calls(request) == PLAIN_CALLS
+    assert b"ctc_1" not in request.body
     assert "client_metadata" not in request.json
     assert b"worker" in request.body
 
@@ -226,6 +233,14 @@ async def test_a_rejection_without_codex_items_or_from_a_native_provider_is_fina
         async with serving(one_target("responses", up, more=more)) as gateway:
             assert (await call(gateway.port, "/v1/responses", body)).status == 400
     assert len(up.requests) == requests
+
+
+async def test_a_choice_of_a_namespaced_tool_names_the_function() -> None:
+    async with Upstream(lambda _: answers.text("responses", "fine", False)) as up:
+        body = {**BODY, "tool_choice": {"type": "function", "name": "spawn"}}
+        async with serving(plain_target(up)) as gateway:
+            assert (await call(gateway.port, "/v1/responses", body)).status == 200
+    assert up.requests[0].json["tool_choice"] == {"type": "function", "name": "collaboration__spawn"}
 
 
 def plain_target(upstream: Upstream) -> str:

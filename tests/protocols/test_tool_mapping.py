@@ -6,9 +6,10 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routecodex.canon.parts import ToolCall
-from routecodex.canon.request import Message, Request, Tool
+from routecodex.canon.request import Message, Request, Tool, ToolChoice
 from routecodex.protocols.tool_mapping import (
     CUSTOM_PARAMETERS,
     InputUnwrapper,
@@ -101,6 +102,9 @@ def test_a_namespaced_tool_gives_way_to_a_plain_tool_of_its_flat_name() -> None:
     assert [flat_call(part) for part in parts if isinstance(part, ToolCall)] == sent
     names = ToolNames(tools)
     assert [names.resolve(name)[:2] for name in sent] == [(tool.name, tool.namespace) for tool in tools]
+    for chosen, name in (("read", sent[0]), ("a__read", "a__read"), ("wait", "wait")):
+        choice = distinct_names(replace(request, tool_choice=ToolChoice("tool", (chosen,)))).tool_choice
+        assert choice == ToolChoice("tool", (name,))
 
 
 def test_a_request_whose_names_differ_stays_as_it_is() -> None:

@@ -86,7 +86,11 @@ def distinct_names(request: Request) -> Request:
         return request
     tools = [_renamed_tool(tool, renamed) for tool in request.tools]
     messages = [_renamed_calls(message, renamed) for message in request.messages]
-    return replace(request, tools=tuple(tools), messages=tuple(messages))
+    choice = request.tool_choice
+    if choice is not None:
+        bare = {name: new for (_, name), new in renamed.items() if not is_shared_name(name, request.tools)}
+        choice = replace(choice, names=tuple([bare.get(name, name) for name in choice.names]))
+    return replace(request, tools=tuple(tools), messages=tuple(messages), tool_choice=choice)
 
 
 def _taken_names(tools: Sequence[Tool]) -> dict[tuple[str, str], str]:

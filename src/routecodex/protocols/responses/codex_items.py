@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Opaque, Part, Text, ToolCall, ToolResult
-from routecodex.canon.request import Message, Request, Tool
+from routecodex.canon.request import Message, Request, Tool, ToolChoice
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.message_features import is_hosted_search
 from routecodex.protocols.responses.content import DECLARATION, ITEM
@@ -84,10 +84,19 @@ def plain_request(request: Request, options: EncodeOptions, notices: Notices) ->
     messages = [_plain_message(message) for message in request.messages]
     return replace(
         request,
+        tool_choice=_plain_choice(request),
         system=tuple(text for text in request.system if not _declares(text)),
         tools=tuple(tools),
         messages=tuple(message for message in messages if message.parts),
     )
+
+
+def _plain_choice(request: Request) -> ToolChoice | None:
+    choice = request.tool_choice
+    if choice is None or not choice.names:
+        return choice
+    names = {tool.name: flat_name(tool) for tool in reversed(request.tools) if tool.kind != "hosted"}
+    return replace(choice, names=tuple(names.get(name, name) for name in choice.names))
 
 
 def _is_function(tool: Tool, options: EncodeOptions, notices: Notices) -> bool:
@@ -136,12 +145,12 @@ def _plain_part(part: Part) -> Part:
                 namespace=None,
                 arguments=arguments,
                 custom=False,
-                extras=_without_item(part.extras),
+                extras=_plain_extras(part.extras, custom=part.custom),
             )
         case ToolResult():
-            return replace(part, custom=False, extras=_without_item(part.extras))
+            return replace(part, custom=False, extras=_plain_extras(part.extras, custom=part.custom))
         case Text() if _is_agent_message(part):
-            return replace(part, extras=_without_item(part.extras))
+            return replace(part, extras=_plain_extras(part.extras, custom=False))
         case _:
             return part
 
@@ -151,5 +160,7 @@ def _is_agent_message(text: Text) -> bool:
     return isinstance(item, dict) and item.get("type") == "agent_message"
 
 
-def _without_item(extras: dict[str, Json] | None) -> dict[str, Json] | None:
-    return {name: value for name, value in (extras or {}).items() if name != ITEM} or None
+def _plain_extras(extras: dict[str, Json] | None, *, custom: bool) -> dict[str, Json] | None:
+    """Return the fields of an item that stay; OpenAI checks that the id of an item fits its type."""
+    gone = (ITEM, "id") if custom else (ITEM,)
+    return {name: value for name, value in (extras or {}).items() if name not in gone} or None
