@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -88,7 +89,8 @@ def distinct_names(request: Request) -> Request:
     messages = [_renamed_calls(message, renamed) for message in request.messages]
     choice = request.tool_choice
     if choice is not None:
-        bare = {name: new for (_, name), new in renamed.items() if not is_shared_name(name, request.tools)}
+        count = Counter([tool.name for tool in request.tools])
+        bare = {name: new for (_, name), new in renamed.items() if count[name] == 1}
         choice = replace(choice, names=tuple([bare.get(name, name) for name in choice.names]))
     return replace(request, tools=tuple(tools), messages=tuple(messages), tool_choice=choice)
 
