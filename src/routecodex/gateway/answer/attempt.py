@@ -70,17 +70,13 @@ class Attempt:
         encoded = self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
         owners = services.reasoning.owners
         if owners.has_unknown and await owners.learn():
-            encoded = (
-                self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
-            )
+            encoded = await self._encode_again(prepared)
         stream = request.wire.stream
         response = await self._send(prepared, encoded, stream=stream)
         if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
             response.close()
             self._plain = True
-            encoded = (
-                self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
-            )
+            encoded = await self._encode_again(prepared)
             response = self._keep_plain(prepared, await self._send(prepared, encoded, stream=stream))
         try:
             if not 200 <= response.status < 300:
@@ -126,6 +122,9 @@ class Attempt:
         held = request.original is not None and request.is_held_by(prepared.target)
         wire = request.original if held and request.original else request.wire
         return request.codec.rewrite(wire, prepared.options)
+
+    async def _encode_again(self, prepared: PreparedTarget) -> EncodedRequest:
+        return self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
 
     async def _encode_blind(self, prepared: PreparedTarget) -> EncodedRequest:
         """Encode for a model without vision: images are replaced by descriptions."""
