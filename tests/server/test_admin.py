@@ -269,6 +269,8 @@ async def test_an_unknown_name_changes_nothing(change: dict[str, Any], session: 
         ("routing", {"sticky": 1}, "sticky"),
         ("routing", {}, "no change was sent"),
         ("routing", {"session": "s"}, "no change was sent"),
+        ("routing", {"session": "s", "client": "c"}, "no change was sent"),
+        ("routing", {"clear": True, "client": "c"}, "client: needs a session beside it"),
         ("routing", {"clear": True, "session": ""}, "session: is empty"),
         ("routing", {"clear": True, "session": " "}, "session: is empty"),
         ("routing", b"{", "not valid JSON"),

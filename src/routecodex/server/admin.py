@@ -194,9 +194,7 @@ class AdminApi:
     def _selected(self, request: HttpRequest) -> list[Scope] | None:
         """Return the scopes that the parameters of a call select; None for all."""
         session, client = request.query_param("session"), request.query_param("client")
-        if _checked_session(session) is None:
-            if client is not None:
-                raise BadRequest("client: needs a session beside it", param="client")
+        if _checked_session(session, client) is None:
             return None
         return self._scopes(session or "", client)
 
@@ -217,11 +215,11 @@ class AdminApi:
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
         change = _body(request, _routing_changes)
-        if change == RoutingRequest(session=change.session):
+        if change == RoutingRequest(session=change.session, client=change.client):
             raise BadRequest("no change was sent; set sticky, allow, disable, enable or clear")
         gateway = self._gateway()
         registry = gateway.registry
-        if _checked_session(change.session) is None:
+        if _checked_session(change.session, change.client) is None:
             await gateway.operator.change(lambda state: change_server(state, change, registry=registry))
             return await self._routing_of(None)
         scope = await self._one_scope(change.session or "", change.client)
@@ -355,10 +353,12 @@ def _wire_request(explain: Explain) -> WireRequest:
     return codec.validate(body, model=endpoint.argument, stream=endpoint.verb == "streamGenerateContent")
 
 
-def _checked_session(session: str | None) -> str | None:
-    """Reject an empty session id, which must not stand for the whole server by mistake."""
+def _checked_session(session: str | None, client: str | None) -> str | None:
+    """Reject an empty session id, or a client alone: neither must stand for the whole server by mistake."""
     if session is not None and not session.strip():
         raise BadRequest("session: is empty; leave it out for the whole server", param="session")
+    if session is None and client is not None:
+        raise BadRequest("client: needs a session beside it", param="client")
     return session
 
 
