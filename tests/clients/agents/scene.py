@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,14 @@ def _is_answer(item: dict[str, Any]) -> bool:
     return item.get("role") in ("assistant", "model") or kind.endswith("_call") or kind == "reasoning"
 
 
-async def _script(protocol: str, rules: tuple[Rule, ...], request: Request) -> Json | Sse:
+async def _script(
+    protocol: str, rules: tuple[Rule, ...], request: Request, *, knows_functions_only: bool
+) -> Json | Sse:
     if _is_count(request):
         return Json(200, {"input_tokens": 4242, "totalTokens": 4242})
     body = request.json
+    if knows_functions_only and any(item.get("type") == "additional_tools" for item in body["input"]):
+        return Json(400, {"error": {"message": "unknown item type", "type": "invalid_request_error"}})
     fitting = next((known for known in rules if known.fits(protocol, body)), rule("", NOTHING_ELSE))
     if fitting.after is not None:
         await fitting.after.wait()
@@ -138,12 +143,18 @@ auth = [{{ value = "{UPSTREAM_KEY}" }}]
 
 
 @asynccontextmanager
-async def open_scene(folder: Path, protocol: str, *rules: Rule, settings: str = "") -> AsyncIterator[Scene]:
-    """Run the gateway in front of a model that follows the first fitting rule; `work` holds a file a.txt."""
+async def open_scene(
+    folder: Path, protocol: str, *rules: Rule, settings: str = "", knows_functions_only: bool = False
+) -> AsyncIterator[Scene]:
+    """Run the gateway in front of a model that follows the first fitting rule; `work` holds a file a.txt.
+
+    `knows_functions_only`: the provider rejects tools in items, as most Responses providers do.
+    """
     work = folder / "work"
     work.mkdir()
     (work / "a.txt").write_text("sunny\n")
-    async with Upstream(lambda request: _script(protocol, rules, request)) as upstream:
+    script = partial(_script, protocol, rules, knows_functions_only=knows_functions_only)
+    async with Upstream(script) as upstream:
         text = _configuration(protocol, upstream.port, settings)
         with gateway_process(text, folder / "gateway") as url:
             yield Scene(url, protocol, folder / "home", work, upstream, folder / "gateway" / "log")

@@ -10,7 +10,7 @@ from tests.clients.agents.claude_code import claude_code
 from tests.clients.agents.codex import READ, answers_of, codex
 from tests.clients.agents.gemini_cli import gemini_cli
 from tests.clients.agents.opencode import opencode
-from tests.clients.agents.scene import Rule, open_scene, rule
+from tests.clients.agents.scene import NOTHING_ELSE, Rule, open_scene, rule
 from tests.kit.answers import Call, Piece
 
 pytestmark = pytest.mark.agents
@@ -45,6 +45,26 @@ async def test_codex_with_tools_in_an_item(tmp_path: Path, upstream: str) -> Non
         ended = await codex(scene, "READ it")
         assert answers_of(ended) == [SAYS]
         assert scene.models() == ["main", "main"]
+
+
+@pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"])
+async def test_codex_searches_for_tools(tmp_path: Path, upstream: str) -> None:
+    search = rule("SEARCH it", Call("tool_search", {"query": "agents"}))
+    async with open_scene(tmp_path, upstream, search) as scene:
+        ended = await codex(scene, "SEARCH it", model="gpt-5.5")
+        assert answers_of(ended) == [NOTHING_ELSE]
+        found = [b'"multi_agent_v1__spawn_agent"' in request.body for request in scene.requests()]
+        assert found == [False, True]
+
+
+async def test_codex_with_a_responses_provider_that_knows_functions_only(tmp_path: Path) -> None:
+    async with open_scene(tmp_path, "responses", *rules(READ), knows_functions_only=True) as scene:
+        ended = await codex(scene, "READ it")
+        assert answers_of(ended) == [SAYS]
+        refused = [b"additional_tools" in request.body for request in scene.requests()]
+        assert refused == [True, False, False]
+        tools = scene.requests()[1].json["tools"]
+        assert {tool["type"] for tool in tools} == {"function"}
 
 
 @upstreams("chat", "gemini")
