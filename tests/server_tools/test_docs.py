@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from routecodex.config.server_tools import ClockConfig, ServerToolsConfig, VisionAutoConfig, WebSearchConfig
-from routecodex.gateway.context import instructions
+from routecodex.gateway.context import message_files
 from routecodex.gateway.internal.clock_service import BARE
 from routecodex.routing.state import StopMessageState
 from routecodex.server_tools import beads, hidden_calls
@@ -135,7 +135,7 @@ def test_the_limits_are_those_in_use() -> None:
         str(StopMessageState(text="").max_repeats),
         "",
         "1",
-        f"{instructions.MOST_BYTES // 1024} KB",
+        f"{message_files.MOST_BYTES // 1024} KB",
         f"{ClockConfig().hold_max_ms // 1000} s",
         str(VisionAutoConfig().max_images),
         str(WebSearchConfig().max_uses),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.gateway.context.instructions import MOST_BYTES, MessageFileError, read_message
+from routecodex.gateway.context.message_files import MOST_BYTES, MessageFileError, read_message
 
 
 @pytest.fixture

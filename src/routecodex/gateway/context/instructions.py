@@ -1,42 +1,28 @@
-"""Extracts chat instructions, applies them once, strips them.
+"""Extracts chat instructions and strips them.
 
-Only the newest message that the user wrote is obeyed, and only once: its turn id (its index and its texts) is
-stored with the state that it set. Tags are stripped from every user text, so that providers never see one.
-Texts for `stopMessage` may be read from files below the user directory.
+Only the newest message that the user wrote in the main conversation is obeyed. Tags are stripped from every
+user text, so that providers never see one.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
-import os
-import stat
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from routecodex.canon.agent_texts import user_spans
-from routecodex.canon.errors import BadRequest, GatewayError
-from routecodex.canon.notices import Notices
-from routecodex.gateway.context.gateway_replies import ignored_notices, is_gateway_reply
-from routecodex.gateway.context.identity import Scope
-from routecodex.gateway.context.message_marks import MessageMark, added, message_mark
-from routecodex.gateway.state.sessions import Sessions
+from routecodex.canon.errors import BadRequest
+from routecodex.gateway.context.gateway_replies import is_gateway_reply
+from routecodex.gateway.context.message_marks import MessageMark, message_mark
 from routecodex.protocols import user_text
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.user_text import UserMessage
 from routecodex.routing.instructions import (
     MOST_INSTRUCTIONS,
-    ClearClock,
-    ForceTarget,
     Instruction,
     MalformedInstruction,
-    SetStopMessage,
-    SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
     count_tags,
@@ -45,15 +31,10 @@ from routecodex.routing.instructions import (
     parse,
     strip,
 )
-from routecodex.routing.registry import Registry
 from routecodex.routing.roles import MAIN, RequestRole
-from routecodex.routing.state import SessionState, apply_instructions, dropped_disabled
 
-MOST_BYTES = 64 * 1024
-
-_MESSAGE_DIR = "stopMessage"
-_TEXT_SUFFIXES = frozenset({".md", ".txt"})
-_SHOW_INSTRUCTIONS = (ShowStatus, ShowHelp)
+SHOW_INSTRUCTIONS = (ShowStatus, ShowHelp)
+"""Instructions that the gateway answers itself and that change nothing."""
 
 Where = Literal["anywhere", "first_line", "own_message", "off"]
 """Places of a message where tags count."""
@@ -64,9 +45,6 @@ _QUOTED, _WHERE = "quoted", "where"
 # Gemini CLI and Qwen Code put files named with @ into parts between these two lines.
 _FILES_BEGIN = "--- Content from referenced files ---"
 _FILES_END = "--- End of content ---"
-_NO_SESSION = "no session id: this holds for this request only; send x-session-id to keep it"
-_DISABLED_REPLACED = "a new <**#…**> replaces the list, name all in one message"
-_CLOCK_CLEARED = "all clock tasks are cleared"
 
 
 class ChatInstructions(Struct, frozen=True, kw_only=True):
@@ -87,7 +65,7 @@ class ChatInstructions(Struct, frozen=True, kw_only=True):
     @property
     def for_gateway(self) -> bool:
         """Whether the gateway answers the message itself."""
-        return self.alone or any(isinstance(one, _SHOW_INSTRUCTIONS) for one in self.instructions)
+        return self.alone or any(isinstance(one, SHOW_INSTRUCTIONS) for one in self.instructions)
 
 
 class TextRules(Struct, frozen=True):
@@ -339,168 +317,3 @@ def _rewritten(
 def _gateway_replies(request: WireRequest) -> set[int]:
     """Return the indices of the gateway's own replies."""
     return {index for index, text in user_text.model_texts(request).items() if is_gateway_reply(text)}
-
-
-class InstructionApplier:
-    """Applies instructions to a session."""
-
-    def __init__(
-        self,
-        sessions: Sessions,
-        *,
-        user_dir: Path,
-        clock: Callable[[], float],
-        clear_clock: Callable[[Scope], Awaitable[None]],
-    ) -> None:
-        self._sessions = sessions
-        self._user_dir = user_dir
-        self._clock = clock
-        self._clear_clock = clear_clock
-
-    async def apply(
-        self,
-        extracted: ChatInstructions,
-        scope: Scope,
-        *,
-        registry: Registry,
-        notices: Notices,
-        save: bool = True,
-    ) -> tuple[SessionState, str | None]:
-        """Return the session's state after the message, and the mark under which the message was applied.
-
-        An unknown name raises an error and changes nothing. Without `save` the state is computed but not
-        stored.
-        """
-        notices.add(*ignored_notices(extracted.ignored, extracted.malformed))
-        mark = extracted.mark
-        commands: list[Instruction] = [
-            one for one in extracted.instructions if not isinstance(one, _SHOW_INSTRUCTIONS)
-        ]
-        known = self._sessions.peek(scope) or await self._sessions.load(scope)
-        if mark is None:
-            return known, None
-        applied = mark.known(known.marks)
-        if applied is not None:
-            return (await self._sessions.renew_force(scope, known) if save else known), applied
-        if not commands:
-            return known, str(mark)
-        commands = await self._with_files(commands, notices)
-        if not scope.lasts and not all(isinstance(one, ForceTarget) for one in commands):
-            notices.add(_NO_SESSION)
-
-        def change(state: SessionState) -> SessionState:
-            if mark.known(state.marks) is not None:
-                return state
-            fresh = replace(state, force=None)
-            changed = apply_instructions(
-                fresh, commands, registry=registry, turn=str(mark), now=self._clock()
-            )
-            return replace(changed, marks=added(state.marks, mark))
-
-        # An unknown name raises here, before anything is saved.
-        changed = change(known)
-        dropped = dropped_disabled(known, commands, registry=registry)
-        if dropped:
-            notices.add(f"enabled again: {', '.join(dropped)}; {_DISABLED_REPLACED}")
-        if not save:
-            return changed, str(mark)
-        if scope.lasts:
-            changed = await self._sessions.change(scope, change)
-            if any(isinstance(one, ClearClock) for one in commands):
-                await self._clear_tasks(scope, known)
-                notices.add(_CLOCK_CLEARED)
-        return changed, mark.known(changed.marks)
-
-    async def _clear_tasks(self, scope: Scope, before: SessionState) -> None:
-        """Clear the clock of the session; if that fails, the session is as it was before the message."""
-        try:
-            await self._clear_clock(scope)
-        except GatewayError:
-            with contextlib.suppress(GatewayError):
-                await self._sessions.change(scope, lambda _: before)
-            raise
-
-    async def _with_files(self, instructions: Sequence[Instruction], notices: Notices) -> list[Instruction]:
-        """Replace each `stopMessage` from a file by one with its text; drop it with a notice on failure."""
-        resolved: list[Instruction] = []
-        for instruction in instructions:
-            if not isinstance(instruction, SetStopMessageFromFile):
-                resolved.append(instruction)
-                continue
-            try:
-                text = await asyncio.to_thread(read_message, instruction.path, user_dir=self._user_dir)
-            except MessageFileError as exc:
-                notices.add(f"stopMessage not set: {exc}")
-                continue
-            resolved.append(SetStopMessage(text, instruction.max_repeats, span=instruction.span))
-        return resolved
-
-
-class MessageFileError(Exception):
-    """The file cannot be used; the message states the reason on one line."""
-
-
-def read_message(path: str, *, user_dir: Path) -> str:
-    """Return the text of a file below the user directory, without trailing white space."""
-    _check_name(path)
-    content = _read_bytes(path, _resolve(path, user_dir))
-    if len(content) > MOST_BYTES:
-        raise _file_error(path, f"is larger than {MOST_BYTES // 1024} KB")
-    try:
-        text = content.decode("utf-8-sig").rstrip()
-    except UnicodeDecodeError:
-        raise _file_error(path, "is not UTF-8 text") from None
-    if not text:
-        raise _file_error(path, "is empty")
-    return text
-
-
-def _file_error(path: str, why: str) -> MessageFileError:
-    shown = path if len(path) <= 120 else f"{path[:120]}…"
-    return MessageFileError(f"the message file {shown!r} {why}")
-
-
-def _check_name(path: str) -> None:
-    if not path.isprintable():
-        raise _file_error(path, "has a name with control characters")
-    parts = path.replace("\\", "/").split("/")
-    if not path or parts[0] == "" or parts[0].endswith(":") or path.startswith("~"):
-        raise _file_error(path, "must be named by a path below the user dir, not an absolute one")
-    if ".." in parts:
-        raise _file_error(path, "must lie below the user dir: '..' is not allowed")
-
-
-def _resolve(path: str, user_dir: Path) -> Path:
-    """Return the file with every symlink followed."""
-    try:
-        root = user_dir.resolve(strict=True)
-        file_path = (root / path).resolve(strict=True)
-    except FileNotFoundError:
-        raise _file_error(path, "does not exist below the user dir") from None
-    except (OSError, RuntimeError) as exc:
-        raise _file_error(path, f"cannot be read: {_reason(exc)}") from exc
-    if not file_path.is_relative_to(root):
-        raise _file_error(path, "leaves the user dir by a symlink")
-    below = PurePosixPath(file_path.relative_to(root))
-    # The user directory also holds the configuration with its keys, and the text is sent to a model.
-    if below.parts[:1] != (_MESSAGE_DIR,) and below.suffix.lower() not in _TEXT_SUFFIXES:
-        raise _file_error(path, f"must lie in {_MESSAGE_DIR}/, or be a .md or .txt file")
-    return file_path
-
-
-def _read_bytes(path: str, file_path: Path) -> bytes:
-    """Read at most one byte more than allowed; a pipe, which would wait for its writer, is not opened."""
-    try:
-        if not stat.S_ISREG(file_path.stat().st_mode):
-            raise _file_error(path, "is not a regular file")
-        descriptor = os.open(file_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _file_error(path, "is not a regular file")
-            return file.read(MOST_BYTES + 1)
-    except OSError as exc:
-        raise _file_error(path, f"cannot be read: {_reason(exc)}") from exc
-
-
-def _reason(exc: OSError | RuntimeError) -> str:
-    return (exc.strerror if isinstance(exc, OSError) else None) or "its symlinks form a loop"

@@ -14,9 +14,9 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.request import COMPACTION_TRIGGER, RequestOpenings
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import Scope, identify
+from routecodex.gateway.context.instruction_applier import InstructionApplier
 from routecodex.gateway.context.instructions import (
     ChatInstructions,
-    InstructionApplier,
     TextRules,
     Where,
     drop_gateway_replies,
