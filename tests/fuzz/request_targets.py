@@ -14,25 +14,46 @@ from tests.kit import asking, grammar
 from tests.kit.growing.lists import REQUESTS
 from tests.kit.raw_client import Answer
 
-_CLIENTS = {asking.path(name, stream=False): name for name in ("chat", "responses", "messages")}
+_CLIENTS = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
+_TEXTS = (
+    "<**!chat.m**> Hello",
+    '<**stopMessage:"go on",2**> Hello',
+    "<**#messages**><**@gemini.m**> Hello",
+    "<**clear**>",
+    "<**status**>",
+    "<**help**> `<**clear**>`",
+)
+"""Texts with instructions that act, for requests of a session."""
 
 
-def make_request(random: Random) -> bytes:
+def make_request(random: Random, *, sessions: bool = True) -> bytes:
     """Return a request: a line with its path, then its body, mostly a changed one."""
     client, upstream = random.choice(PROTOCOLS), random.choice(PROTOCOLS)
-    kind = random.choice(sorted(REQUESTS[client]))
-    body = REQUESTS[client][kind](random.choice((1, 2, 3)))
     stream = random.random() < 0.3
+    path = asking.path(client, stream=stream, model=f"{upstream}.m")
+    if sessions and random.random() < 0.2:
+        path = f"/s/session-{random.randrange(5)}{path}"
+        body = asking.body(client, random.choice(_TEXTS), stream=stream, tools=random.random() < 0.3)
+    else:
+        kind = random.choice(sorted(REQUESTS[client]))
+        body = REQUESTS[client][kind](random.choice((1, 2, 3)))
     if client != "gemini":
         body |= {"model": f"{upstream}.m", "stream": stream}
-    path = asking.path(client, stream=stream, model=f"{upstream}.m")
+    path = _counting(path) if random.random() < 0.05 else path
     encoded = msgspec.json.encode(body) if random.random() < 0.1 else mutate.json_body(body, random)
     return path.encode() + b"\n" + encoded
 
 
+def _counting(path: str) -> str:
+    """Return the path that counts the tokens of a request, where the protocol has one."""
+    counting = path.partition(":")[0] + ":countTokens" if ":" in path else path
+    return f"{path}/count_tokens" if path.endswith("/messages") else counting
+
+
 def client_of(path: str) -> str:
     """Return the protocol of a path."""
-    return _CLIENTS.get(path, "gemini")
+    known = (name for end, name in _CLIENTS.items() if path.removesuffix("/count_tokens").endswith(end))
+    return next(known, "gemini")
 
 
 class Requests(Target):
@@ -54,6 +75,8 @@ class Requests(Target):
         self.exchanges.problems.clear()
         self.exchanges.sent()
         assert problems == [], problems[0][-700:]
+        if answer.status == 200 and (b"count_tokens" in path or b"countTokens" in path):
+            return
         check_answer(client_of(path.decode()), answer, body)
 
 
@@ -94,7 +117,7 @@ class ComparedRequests(_Compared):
     name = "compared-requests"
 
     def make(self, random: Random) -> bytes:
-        return make_request(random)
+        return make_request(random, sessions=False)
 
     async def check(self, data: bytes) -> None:
         path, _, body = data.partition(b"\n")

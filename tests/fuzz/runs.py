@@ -12,12 +12,12 @@ from random import Random
 from tests.fuzz.processes import is_built
 from tests.fuzz.request_targets import ComparedHeads, ComparedRequests, Requests
 from tests.fuzz.state_target import StateFiles
-from tests.fuzz.stream_targets import Http, Instructions, Sse
+from tests.fuzz.stream_targets import Answers, Http, Instructions, Sse
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, type[Target]] = {
     target.name: target
-    for target in (Requests, Sse, Instructions, Http, StateFiles, ComparedRequests, ComparedHeads)
+    for target in (Requests, Sse, Answers, Instructions, Http, StateFiles, ComparedRequests, ComparedHeads)
 }
 NEED_BUILD = frozenset({ComparedRequests.name, ComparedHeads.name})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -9,10 +10,11 @@ import msgspec
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.events import Event, Failed, Finished
+from routecodex.canon.response import fold
 from routecodex.gateway.context.instructions import extract_instructions
 from routecodex.protocols.codec import Codec, ReplyContext, WireRequest
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.translation import Translation
+from routecodex.protocols.translation import Translation, replace_foreign_parts
 from routecodex.protocols.user_text import user_messages
 from routecodex.routing.instructions import parse, strip
 from routecodex.routing.instructions.values import MalformedInstruction
@@ -22,8 +24,8 @@ from tests.fuzz.processes import split
 from tests.fuzz.readings import read_requests
 from tests.fuzz.request_targets import HEADS
 from tests.fuzz.target import Target
-from tests.kit import asking, grammar
-from tests.kit.growing.lists import STREAMS
+from tests.kit import answers, asking, grammar
+from tests.kit.growing.lists import STREAMS, WHOLES
 
 _OF_THE_MODEL = ("arguments are not JSON", "used twice", "is empty", "arguments are not a JSON object")
 """Rules about calls that a model may break: the gateway passes on the names and arguments that it wrote."""
@@ -58,6 +60,8 @@ class Sse(Target):
         client, upstream = random.choice(PROTOCOLS), random.choice(PROTOCOLS)
         kind = random.choice(sorted(STREAMS[upstream]))
         frames = STREAMS[upstream][kind](random.choice((1, 2, 3)))
+        if random.random() < 0.15:
+            frames = list(answers.stream_error(upstream, "word").frames)
         for _ in range(random.choice((0, 1, 1, 2))):
             at = random.randrange(len(frames))
             frames[at] = _changed_frame(frames[at], random)
@@ -113,11 +117,65 @@ def _pass_on(client: str, upstream: str, reads: list[bytes]) -> None:
     assert pipe.ended
     if relays:
         return
+    options = {"include_usage": True} if client == "chat" else {}
+    if pipe.outcome.error is None:
+        _check(lambda: grammar.check_stream(client, served, **options))
+    else:
+        _check(lambda: grammar.check_broken(client, served))
+
+
+class Answers(Target):
+    """A whole answer is passed on or refused as the provider's fault, and so is any error response."""
+
+    name = "answers"
+
+    def make(self, random: Random) -> bytes:
+        """Return client, provider and status in a line, then the body."""
+        client, upstream = random.choice(PROTOCOLS), random.choice(PROTOCOLS)
+        kind = random.choice(sorted(WHOLES[upstream]))
+        body = WHOLES[upstream][kind](random.choice((1, 2)))
+        status = random.choice((200, 200, 200, 400, 401, 404, 413, 429, 500, 503, 529))
+        if status != 200:
+            body = {
+                "error": {
+                    "message": "it is down",
+                    "type": "x",
+                    "code": status,
+                    "status": "X",
+                    "details": [{}],
+                }
+            }
+        return f"{client} {upstream} {status}\n".encode() + mutate.json_body(body, random)
+
+    async def check(self, data: bytes) -> None:
+        line, _, body = data.partition(b"\n")
+        client, upstream, status = line.decode().split(" ")
+        if status != "200":
+            error = CODECS[upstream].decode_error(int(status), {"retry-after": "x"}, body, "up")
+            grammar_status, envelope = CODECS[client].encode_error(error)
+            grammar.check_error(client, grammar_status, msgspec.json.encode(envelope))
+            return
+        try:
+            served = _whole(client, upstream, body)
+        except UpstreamError:
+            return
+        if client != upstream:
+            _check(lambda: grammar.check_json(client, served))
+
+
+def _whole(client: str, upstream: str, body: bytes) -> bytes:
+    codec = CODECS[client]
+    reply = _reply(codec)
+    if client == upstream:
+        return codec.relay_response(body, reply)[0]
+    response, _ = replace_foreign_parts(fold(CODECS[upstream].decode_response(body)), codec)
+    return codec.encode_response(response, reply)
+
+
+def _check(check: Callable[[], None]) -> None:
+    """Check a grammar, but for the rules that a model may break."""
     try:
-        if pipe.outcome.error is None:
-            grammar.check_stream(client, served, **({"include_usage": True} if client == "chat" else {}))
-        else:
-            grammar.check_broken(client, served)
+        check()
     except AssertionError as exc:
         if not any(mark in str(exc) for mark in _OF_THE_MODEL):
             raise

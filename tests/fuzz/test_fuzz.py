@@ -8,7 +8,14 @@ import pytest
 
 from tests.fuzz import mutate, runs
 
-INPUTS = {"requests": 300, "sse": 1500, "instructions": 1500, "http": 1500, "state-files": 15}
+INPUTS = {
+    "requests": 300,
+    "sse": 1500,
+    "answers": 1500,
+    "instructions": 1500,
+    "http": 1500,
+    "state-files": 15,
+}
 SEED = 20261118
 
 

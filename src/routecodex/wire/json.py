@@ -95,6 +95,14 @@ def read_fields(body: bytes) -> dict[str, Raw]:
     return read(body, _fields)
 
 
+def answer_fields(body: bytes) -> dict[str, Raw]:
+    """Return the top-level fields of a provider's JSON object; invalid UTF-8 in a name is replaced."""
+    try:
+        return _fields.decode(body)
+    except UnicodeDecodeError:
+        return _fields.decode(body.decode("utf-8", "replace"))
+
+
 def read_values(body: bytes) -> dict[str, Any]:
     """Decode a client's JSON object to plain values; BadRequest names the problem."""
     return read(body, _values)

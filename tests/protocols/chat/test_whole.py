@@ -279,3 +279,16 @@ def test_a_whole_answer_in_delta_arrives_as_a_message() -> None:
     body, outcome = relay_response(answer(content="Hello").replace(b'"message"', b'"delta"'), reply())
     assert json.decode(body)["choices"] == [{"index": 0, "finish_reason": "stop", "message": message}]
     assert not outcome.empty
+
+
+def test_a_content_part_whose_type_is_not_a_text_is_a_text() -> None:
+    message = {"role": "assistant", "content": [{"type": ["x"], "text": "Hi"}]}
+    body = json.encode({"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    assert fold(decode_response(body)).parts == (Text("Hi"),)
+
+
+def test_a_choice_that_is_not_an_object_is_not_counted() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "eos"}
+    served, outcome = relay_response(json.encode({"id": "c", "choices": [1.5, choice]}), reply())
+    assert json.decode(served)["choices"] == [1.5, {**choice, "finish_reason": "stop"}]
+    assert outcome.finish is not None

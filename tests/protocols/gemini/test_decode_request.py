@@ -366,3 +366,12 @@ def test_several_answers_are_rejected_for_other_clients() -> None:
     with pytest.raises(BadRequest) as caught:
         CODEC.encode_request(Request(model="m", messages=(HI_MESSAGE,), source="chat", n=2), OPTIONS)
     assert caught.value.param == "n"
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-1", ""])
+def test_a_schema_number_that_is_not_an_int64_stays_a_text(number: str) -> None:
+    schema = {"type": "STRING", "minLength": number}
+    declared = {"functionDeclarations": [{"name": "f", "parameters": schema}]}
+    body = json.dumps({"contents": [{"parts": [{"text": "Hi"}]}], "tools": [declared]}).encode()
+    (tool,) = CODEC.decode_request(CODEC.validate(body, model="m", stream=False)).tools
+    assert tool.parameters == {"type": "string", "minLength": number}

@@ -105,3 +105,9 @@ def test_googles_retry_delay_is_read() -> None:
 def test_a_page_of_html_is_not_shown() -> None:
     error = CODEC.decode_error(502, {}, b"<html><body>Bad gateway", "google")
     assert "<" not in error.message
+
+
+@pytest.mark.parametrize("details", [5, "x", {"a": 1}, [5, None]])
+def test_details_of_another_type_are_skipped(details: Any) -> None:
+    body = json.dumps({"error": {"message": "no", "details": details}}).encode()
+    assert CODEC.decode_error(413, {}, body, "up").message

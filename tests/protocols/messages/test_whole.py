@@ -211,3 +211,10 @@ def test_pages_that_another_protocol_cites_are_results_of_a_web_search() -> None
     }
     assert block == {"type": "text", "text": "It is so.", "citations": [location]}
     assert TextBlock.model_validate(block, strict=True).citations is not None
+
+
+def test_a_name_that_is_not_utf8_does_not_stop_a_repair() -> None:
+    body = b'{"type":"message","\xdcd":1,"content":[{"type":"text","text":"a"}],"stop_reason":"end_turn"}'
+    served, outcome = relay_response(body, reply())
+    assert "\ufffdd" in json.decode(served)
+    assert outcome.usage is not None

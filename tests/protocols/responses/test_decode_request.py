@@ -232,3 +232,9 @@ def test_penalties_of_open_responses_reach_other_protocols() -> None:
         sent = encode(request, options)
         fields = json.loads(sent.body)
         assert (fields["presence_penalty"], fields["frequency_penalty"], sent.notices) == (0.5, -1, ())
+
+
+@pytest.mark.parametrize("length", ["²", "9" * 5000])
+def test_a_seal_with_a_length_that_is_not_one_is_reasoning(length: str) -> None:
+    part = reasoning(f"rcx1.up.call:{length}:x").messages[0].parts[0]
+    assert part == Reasoning(signature=f"call:{length}:x", origin="up")

@@ -39,6 +39,8 @@ _usage_field: Final = Decoder(UsageField)
 _usage_counts: Final = Decoder(WireUsage)
 
 
+_MOST_DIGITS: Final = 19
+"""Digits of a number that a provider writes as a text; int() fails at thousands of them."""
 _REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "summary"}
 """Types of content parts that hold reasoning, and the field of its text."""
 
@@ -123,7 +125,7 @@ def _loose_content(value: Json) -> tuple[str | None, str | None]:
     for part in value:
         if not isinstance(part, dict):
             continue
-        field = _REASONING_PARTS.get(part.get("type") or "")
+        field = _REASONING_PARTS.get(_text(part.get("type")) or "")
         if field is None:
             texts.append(part.get("text"))
         else:
@@ -196,7 +198,8 @@ def _count(value: Json) -> int | None:
         return None
     if isinstance(value, int | float):
         return int(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() else None
+    is_number = isinstance(value, str) and len(value) < _MOST_DIGITS and value.isdecimal()
+    return int(value) if is_number else None
 
 
 def is_empty(delta: WireDelta) -> bool:

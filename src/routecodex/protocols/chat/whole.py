@@ -141,8 +141,10 @@ def _corrected(body: bytes, corrections: dict[int, str]) -> bytes:
         value = json.decode(body)
     except ValueError as exc:
         raise unparsable() from exc
+    # What is not an object is not counted as a choice.
+    choices = [choice for choice in value["choices"] if isinstance(choice, dict)]
     for at, reason in corrections.items():
-        choice = value["choices"][at]
+        choice = choices[at]
         choice["finish_reason"] = reason
         if choice.get("message") is None and choice.get("delta") is not None:
             choice["message"] = choice.pop("delta")

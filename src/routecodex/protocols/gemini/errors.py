@@ -102,7 +102,8 @@ def typed_error(
     status_name = status_name if isinstance(status_name, str) else None
     message = error.get("message")
     text = message if isinstance(message, str) else ""
-    details = [item for item in error.get("details") or () if isinstance(item, dict)]
+    listed = error.get("details")
+    details = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     http = status or _http(error.get("code"), status_name)
     code = status_name if 400 <= http < 500 and http != 429 else None
     # Google answers an invalid key with status 400, not 401.

@@ -64,6 +64,7 @@ def camel_keys(value: Json) -> Json:
     return converted
 
 
+_INT64_DIGITS = 19
 _INTEGERS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 _UNSUPPORTED_KEYWORDS = frozenset({"$schema", "$comment"})
 
@@ -95,9 +96,14 @@ def _keyword(name: str, value: Json) -> Json:
         return to_json_schema(value)
     if name in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
         return [to_json_schema(inner) for inner in value]
-    if name in _INTEGERS and isinstance(value, str) and value.isdigit():
+    if name in _INTEGERS and isinstance(value, str) and _is_integer(value):
         return int(value)
     return value
+
+
+def _is_integer(text: str) -> bool:
+    """Return whether a text is an int64 as protobuf JSON writes it; `²` is a digit that int() refuses."""
+    return text.isascii() and text.isdigit() and len(text) <= _INT64_DIGITS
 
 
 def _allow_null(schema: dict[str, Json]) -> None:

@@ -238,7 +238,7 @@ def written_chars(chunk: StreamChunk) -> int:
 
 def add_usage(data: bytes, usage: Usage) -> bytes:
     """Return an answer or chunk with this usage."""
-    return json.encode({**json.read_fields(data), "usageMetadata": encode_usage(usage)})
+    return json.encode({**json.answer_fields(data), "usageMetadata": encode_usage(usage)})
 
 
 def plain_frames(run: bytes) -> int:

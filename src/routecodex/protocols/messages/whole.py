@@ -204,6 +204,6 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
         changes["usage"] = usage_object(outcome.usage)
     if not changes:
         return body, outcome
-    fields = json.read_fields(body)
+    fields = json.answer_fields(body)
     fields.update({name: Raw(json.encode(value)) for name, value in changes.items()})
     return json.encode(fields), outcome

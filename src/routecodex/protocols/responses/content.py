@@ -32,6 +32,7 @@ _FILE_FIELDS = frozenset({"type", "file_id", "file_url", "file_data", "filename"
 _TEXT_TYPES = frozenset({"input_text", "output_text", "text"})
 _REDACTED = "redacted:"
 _CALL = "call:"
+_LENGTH_DIGITS = 10
 
 
 def decode_parts(content: Json) -> list[Text | Media | Refusal | Opaque]:
@@ -249,6 +250,7 @@ def unseal_content(value: str | None) -> tuple[str | None, str, str | None]:
     if signature.startswith(_REDACTED):
         return origin, "redacted", signature[len(_REDACTED) :]
     length, colon, tail = signature.removeprefix(_CALL).partition(":")
-    if signature.startswith(_CALL) and colon and length.isdigit():
+    # The client returns the seal: `²` is a digit too, and no id has a length of ten digits.
+    if signature.startswith(_CALL) and colon and length.isdecimal() and len(length) < _LENGTH_DIGITS:
         return origin, f"call.{tail[: int(length)]}", tail[int(length) :]
     return origin, "", signature or None

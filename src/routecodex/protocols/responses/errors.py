@@ -121,17 +121,17 @@ def answer_error(value: Any) -> UpstreamError:
             value if isinstance(value, str) and value else "the upstream reported a failure"
         )
     code, kind, message = value.get("code"), value.get("type"), value.get("message")
-    code = None if code is None else str(code)
+    code, kind = None if code is None else str(code), kind if isinstance(kind, str) else None
     status = _STATUS_OF_CODE.get(code or "") or _STATUS_OF_TYPE.get(kind or "") or _default_status(code)
     # OpenRouter and others send the HTTP status as `code`.
-    if code is not None and code.isdigit() and 400 <= int(code) < 600:
+    if code is not None and len(code) == 3 and code.isdecimal() and 400 <= int(code) < 600:
         status = int(code)
     return upstream_error(
         status,
         message if isinstance(message, str) and message else "the upstream reported a failure",
         provider="upstream",
         code=code,
-        type=kind if isinstance(kind, str) else None,
+        type=kind,
         param=value["param"] if isinstance(value.get("param"), str) else None,
     )
 

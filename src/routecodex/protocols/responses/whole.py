@@ -53,7 +53,7 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
         outcome.usage = estimate_usage(answer, reply)
         changes["usage"] = usage_object(outcome.usage)
     if changes or "headers" in answer:
-        fields = {**json.read_fields(body), **changes}
+        fields = {**json.answer_fields(body), **changes}
         # OpenAI's servers may repeat HTTP headers here, and Codex acts on some of them.
         fields.pop("headers", None)
         body = outcome.body = json.encode(fields)
