@@ -197,3 +197,89 @@ async def test_the_sender_in_use_is_closed_by_its_owner() -> None:
     async with Conversation(model="m", sender=Sender([])):
         pass
     assert closed == []
+
+
+async def test_the_system_text_leads_every_request_and_is_no_message() -> None:
+    sender = ScriptedSender(["one", "two"])
+    conversation = Conversation(model="m", sender=sender, system="be brief")
+    await conversation.send("a")
+    await conversation.send("b")
+    assert sender.bodies[1]["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "one"},
+        {"role": "user", "content": "b"},
+    ]
+    assert [message.role for message in conversation.messages] == ["user", "assistant"] * 2
+
+
+async def test_the_system_text_stays_when_a_plugin_chooses_the_messages() -> None:
+    def last_only(turn: ChatTurn) -> None:
+        turn.set_request_messages(turn.messages[-1:])
+
+    plugin = SimpleNamespace(on_before_request=last_only)
+    sender = ScriptedSender(["one", "two"])
+    conversation = Conversation(model="m", sender=sender, system="be brief", plugins=[plugin])
+    await conversation.send("a")
+    await conversation.send("b")
+    assert sender.bodies[1]["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "b"},
+    ]
+
+
+async def test_parameters_of_a_send_are_added_to_those_of_the_conversation_for_that_turn() -> None:
+    sender = ScriptedSender(["one", "two", "three"])
+    parameters = {"temperature": 0.2, "stop": ["END"]}
+    conversation = Conversation(model="m", sender=sender, parameters=parameters)
+    await conversation.send("a", parameters={"temperature": 1, "max_tokens": 5, "stop": None})
+    async for _ in conversation.stream("b", parameters={"seed": 7}):
+        pass
+    await conversation.send("c")
+    bodies = [
+        {name: value for name, value in body.items() if name not in ("model", "messages")}
+        for body in sender.bodies
+    ]
+    assert bodies == [{"temperature": 1, "max_tokens": 5}, {**parameters, "seed": 7}, parameters]
+
+
+async def test_a_plugin_that_edits_a_parameter_edits_one_request() -> None:
+    def stop(turn: ChatTurn) -> None:
+        turn.request_body["stop"].append("!")
+
+    sender = ScriptedSender(["one", "two"])
+    plugins = [SimpleNamespace(on_before_request=stop)]
+    conversation = Conversation(model="m", sender=sender, plugins=plugins, parameters={"stop": []})
+    await conversation.send("a")
+    await conversation.send("b")
+    assert [body["stop"] for body in sender.bodies] == [["!"], ["!"]]
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "stream"])
+async def test_fields_that_are_not_parameters_are_refused_before_anything_is_sent(name: str) -> None:
+    conversation = Conversation(model="m", sender=ScriptedSender([]))
+    with pytest.raises(TypeError, match=f"'{name}' is not a request parameter"):
+        await conversation.send("a", parameters={name: 1})
+    with pytest.raises(TypeError, match=f"'{name}' is not a request parameter"):
+        Conversation(model="m", sender=ScriptedSender([]), parameters={name: 1})
+    assert conversation.messages == []
+
+
+async def test_a_conversation_says_its_session() -> None:
+    url = "http://127.0.0.1:9/v1"
+    assert Conversation(url, model="m", session_id="build-42").session_id == "build-42"
+    generated = {Conversation(url, model="m").session_id for _ in range(2)}
+    assert len(generated) == 2
+    assert None not in generated
+    assert Conversation(model="m", sender=ScriptedSender([])).session_id is None
+    with pytest.raises(TypeError, match="x-session-id"):
+        Conversation(model="m", sender=ScriptedSender([]), session_id="build-42")
+    with pytest.raises(ValueError, match="not allowed in a header"):
+        Conversation(url, model="m", session_id="a\nb")
+
+
+@pytest.mark.parametrize("option", ["max_retries", "output_retries"])
+def test_a_number_of_retries_is_not_negative(option: str) -> None:
+    options: Any = {option: -1}
+    with pytest.raises(ValueError, match=f"{option} is -1"):
+        Conversation(model="m", sender=ScriptedSender([]), **options)

@@ -75,7 +75,7 @@ async def start_conversation(
     async with (
         Upstream() as up,
         Conversation(
-            f"{up.url}/v1", model="m", protocol=protocol, plugins=plugins, api_key=api_key
+            f"{up.url}/v1", model="m", protocol=protocol, plugins=plugins, api_key=api_key, max_retries=0
         ) as conversation,
     ):
         yield conversation, up
@@ -417,7 +417,7 @@ async def test_a_connection_that_breaks_is_an_error(protocol: str) -> None:
 async def test_nobody_there_is_an_error_that_names_the_place() -> None:
     async with Upstream() as up:
         port = up.port
-    async with Conversation(f"http://127.0.0.1:{port}/v1", model="m") as conversation:
+    async with Conversation(f"http://127.0.0.1:{port}/v1", model="m", max_retries=0) as conversation:
         with pytest.raises(RequestFailed, match=f"127.0.0.1:{port} could not be connected to"):
             await conversation.send("hello")
 

@@ -8,6 +8,10 @@ hooks            `Plugin`: the hooks; any object with some of these methods is a
 append_queue     `AppendQueue`: appends messages in order; `ParallelWork`: tasks that fail together
 chat_host        `ChatHost`, `Sender`: a host with chat-shaped requests and chunks
 http_sender      `HttpSender`: a sender over HTTP in any of the four protocols
+retrying_sender  `RetryingSender`: repeats requests that failed before their answer began
+structured_output  `output_type`: the schema of an answer, its check and its correction
+json_types       JSON schemas and values of Python types, pydantic models included
+blocking         `send_sync`: a private event loop
 preserved_parts  parts of an answer that chat cannot express, restored in the next request
 stream           `TurnStream`: the events of a running turn
 events           `TextAdded`, `ToolCallAdded`, `TurnEnded`, …
@@ -25,6 +29,7 @@ from routecodex.turns.errors import (
     ConversationBusy,
     ConversationClosed,
     NotInThisHook,
+    OutputInvalid,
     RequestFailed,
     TooManyRequests,
     TurnAborted,
@@ -54,6 +59,7 @@ from routecodex.turns.plugins.persist import Persist
 from routecodex.turns.plugins.thinking_state import ThinkingState
 from routecodex.turns.plugins.tool_job import Allow, Decision, Decisions, Deny, Edit, ToolCall
 from routecodex.turns.plugins.tool_plugin import ToolPlugin
+from routecodex.turns.retrying_sender import RetryingSender
 from routecodex.turns.scripted import Call, ScriptedSender
 from routecodex.turns.stream import TurnStream
 from routecodex.turns.turn import Host, RequestState, Turn
@@ -80,6 +86,7 @@ __all__ = [
     "Message",
     "MessageAppended",
     "NotInThisHook",
+    "OutputInvalid",
     "Persist",
     "Plugin",
     "Price",
@@ -87,6 +94,7 @@ __all__ = [
     "RefusalAdded",
     "RequestFailed",
     "RequestState",
+    "RetryingSender",
     "ScriptedSender",
     "Sender",
     "StateChanged",

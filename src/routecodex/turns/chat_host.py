@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from routecodex.turns.engine import Engine, TurnRun
@@ -48,12 +48,14 @@ class EventListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Settings shared by all turns of a conversation; `messages` is the live list."""
+    """Settings of the turns of a conversation; `messages` is the live list, `system` not part of it."""
 
     messages: list[Message]
     sender: Sender
     model: str
     fields: Collection[str]
+    system: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ChatHost:
@@ -76,7 +78,8 @@ class ChatHost:
 
     def build_request(self) -> Body:
         self._usage, self._round_usage = self.usage, {}
-        return {"model": self._setting.model, "messages": self._request_messages(self.messages)}
+        messages = self._request_messages(self.messages)
+        return {"model": self._setting.model, "messages": messages, **copied(self._setting.parameters)}
 
     def with_messages(self, request: Body, messages: Sequence[object]) -> Body:
         request["messages"] = self._request_messages([Message.of(message) for message in messages])
@@ -84,7 +87,9 @@ class ChatHost:
 
     def _request_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         bodies = (message.as_dict(self._setting.fields) for message in messages)
-        return [body for body in bodies if not _is_empty_answer(body)]
+        system = self._setting.system
+        first = [] if system is None else [{"role": "system", "content": system}]
+        return [*first, *(body for body in bodies if not _is_empty_answer(body))]
 
     def send(self, request: Body) -> AsyncIterator[Chunk]:
         chunks = self._setting.sender(request)

@@ -33,6 +33,10 @@ class Engine(Generic[RequestT, MessageT, ChunkT]):
         self.hooks = HookTable(plugins)
         self.max_requests = max_requests
 
+    def with_plugin(self, plugin: object) -> Engine[RequestT, MessageT, ChunkT]:
+        """An engine with one more plugin, behind the others."""
+        return Engine((*self.hooks.plugins, plugin), max_requests=self.max_requests)
+
     def begin(
         self, host: Host[RequestT, MessageT, ChunkT], queued: Iterable[MessageT] = ()
     ) -> TurnRun[RequestT, MessageT, ChunkT]:

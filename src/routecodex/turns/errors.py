@@ -4,6 +4,7 @@ TurnError
 ├── ConversationBusy     a turn of this conversation is running
 ├── ConversationClosed   the conversation was closed
 ├── NotInThisHook        the call is allowed in other hooks only
+├── OutputInvalid        the answer does not fit the `output_type`
 ├── RequestFailed        the endpoint rejected the request, broke off or was unreachable
 ├── TooManyRequests      plugins requested more than `max_requests`
 ├── TurnAborted          the turn was aborted; raised to leave a hook, never out of `send`
@@ -27,6 +28,14 @@ class ConversationClosed(TurnError):
 
 class NotInThisHook(TurnError):
     """The property or method is available in other hooks only."""
+
+
+class OutputInvalid(TurnError):
+    """The answer is not a value of the `output_type`; `answer` is its text."""
+
+    def __init__(self, message: str, *, answer: str) -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 class RequestFailed(TurnError):

@@ -84,11 +84,15 @@ class ToolEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn was completed or aborted; `usage` is the sum over its requests."""
+    """The turn was completed or aborted; `usage` is the sum over its requests.
+
+    `output` is the answer as the `output_type` of the turn, if it has one.
+    """
 
     message: Message | None
     state: RequestState
     usage: dict[str, Any]
+    output: Any = None
 
 
 TurnEvent = (

@@ -9,6 +9,7 @@ from typing import Any
 
 from routecodex.turns.chat_host import ChatHost, ChatRun
 from routecodex.turns.events import TurnEnded, TurnEvent
+from routecodex.turns.structured_output import OutputCheck
 
 
 class EventFeed:
@@ -45,7 +46,7 @@ class EventFeed:
 class RunningTurn:
     """A turn with the task it runs in; `abandon` tells the conversation that the reader left."""
 
-    __slots__ = ("abandon", "host", "loop", "run", "task")
+    __slots__ = ("abandon", "check", "host", "loop", "run", "task")
 
     def __init__(
         self,
@@ -54,7 +55,9 @@ class RunningTurn:
         *,
         work: Coroutine[Any, Any, None],
         abandon: Callable[[], None],
+        check: OutputCheck[Any] | None = None,
     ) -> None:
+        self.check = check
         self.run = run
         self.host = host
         self.abandon = abandon
@@ -62,7 +65,8 @@ class RunningTurn:
         self.task = self.loop.create_task(work)
 
     def ended(self) -> TurnEnded:
-        return TurnEnded(self.run.answer, self.run.request_state, self.host.usage)
+        output = None if self.check is None else self.check.output
+        return TurnEnded(self.run.answer, self.run.request_state, self.host.usage, output)
 
 
 class TurnStream:

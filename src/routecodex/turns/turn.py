@@ -234,6 +234,12 @@ class Turn(Generic[RequestT, MessageT, ChunkT]):
         self._only_in("extend_message", "on_after_request")
         self._run.extended = message
 
+    @property
+    def will_request(self) -> bool:
+        """Whether a plugin has asked for another request already."""
+        self._only_in("will_request", "on_after_request")
+        return self._run.again
+
     def tell(self, event: Any) -> None:
         """Tells whoever follows the turn; nothing happens when nobody does."""
         self._open()

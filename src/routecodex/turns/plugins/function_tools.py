@@ -19,7 +19,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePath
 from threading import Thread
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, overload
@@ -27,6 +26,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, overload
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from routecodex.turns.json_types import convert, schema_of
 from routecodex.turns.message import copied
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -192,14 +192,13 @@ def _annotated(inner: Any, extras: list[Any]) -> Any:
 def _schema(arguments: type[msgspec.Struct], function: Callable[..., Any]) -> dict[str, Any]:
     name = arguments.__name__
     try:
-        whole = msgspec.json.schema(arguments, schema_hook=_string_schema)
-    except (TypeError, NotImplementedError) as exc:
+        schema = schema_of(arguments)
+    except TypeError as exc:
         raise TypeError(
             f"{_unsupported_parameter(function)} of the tool {name!r} has a type without a JSON schema"
         ) from exc
     except NameError as exc:
         raise TypeError(f"the parameters of the tool {name!r} cannot be read: {exc}") from exc
-    schema = _inlined(whole)
     schema.pop("title", None)
     descriptions = parameters(function)
     for parameter in inspect.signature(function).parameters.values():
@@ -215,84 +214,20 @@ def _unsupported_parameter(function: Callable[..., Any]) -> str:
     """Return the parameter whose type has no schema, if one of them alone is the reason."""
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         try:
-            msgspec.json.schema(_hint(parameter), schema_hook=_string_schema)
-        except (TypeError, NotImplementedError):
+            schema_of(_hint(parameter))
+        except TypeError:
             return f"the parameter {str(parameter)!r}"
     return "a parameter"
-
-
-def _inlined(whole: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without `$ref`, except for recursive types: not every provider resolves them."""
-    shapes: dict[str, Any] = whole.get("$defs", {})
-    recursive = False
-
-    def resolved(node: Any, inside: tuple[str, ...]) -> Any:
-        nonlocal recursive
-        if isinstance(node, list):
-            return [resolved(item, inside) for item in node]
-        if not isinstance(node, dict):
-            return node
-        shape = str(node.get("$ref", "")).removeprefix("#/$defs/")
-        if shape and shape in inside:
-            recursive = True
-            return dict(node)
-        if shape:
-            siblings = {key: value for key, value in node.items() if key != "$ref"}
-            return {**resolved(shapes[shape], (*inside, shape)), **siblings}
-        return _typed({key: resolved(value, inside) for key, value in node.items()})
-
-    root: dict[str, Any] = resolved({key: value for key, value in whole.items() if key != "$defs"}, ())
-    # A recursive shape may refer to any of the others.
-    return {**root, "$defs": shapes} if recursive else root
-
-
-_JSON_TYPES = {str: "string", int: "integer"}
-
-
-def _typed(node: dict[str, Any]) -> dict[str, Any]:
-    """Add the type of an enum's values, which some providers require."""
-    choices = node.get("enum")
-    kinds = {type(choice) for choice in choices} if isinstance(choices, list) else set()
-    if len(kinds) == 1 and "type" not in node and (kind := _JSON_TYPES.get(kinds.pop())) is not None:
-        return {"type": kind, **node}
-    return node
-
-
-_STRING_TYPES: dict[type, Callable[[Any], Any]] = {PurePath: PurePath, Path: Path}
-"""Standard library types that are strings in JSON, with their constructors."""
-
-
-def _string_schema(kind: type) -> dict[str, Any]:
-    if kind in _STRING_TYPES:
-        return {"type": "string"}
-    raise NotImplementedError(f"{kind.__name__} is not supported")
-
-
-def _from_string(kind: type, value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
-    return _STRING_TYPES[kind](value)
 
 
 def _prepare(arguments: type[msgspec.Struct], values: dict[str, Any]) -> dict[str, Any]:
     """Return the passed arguments, checked and converted to the function's types."""
     try:
-        checked = _converted(arguments, values)
-    except msgspec.ValidationError as exc:
+        checked = convert(values, arguments)
+    except ValueError as exc:
         raise BadArguments(str(exc)) from exc
     values = {name: getattr(checked, name) for name in arguments.__struct_fields__}
     return {name: value for name, value in values.items() if value is not UNSET}
-
-
-def _converted(arguments: type[msgspec.Struct], values: dict[str, Any]) -> msgspec.Struct:
-    try:
-        return msgspec.convert(values, arguments, dec_hook=_from_string)
-    except msgspec.ValidationError as error:
-        # Models sometimes write numbers as strings.
-        try:
-            return msgspec.convert(values, arguments, strict=False, dec_hook=_from_string)
-        except msgspec.ValidationError:
-            raise error from None
 
 
 def _run(function: Callable[..., Any], values: dict[str, Any]) -> Any:

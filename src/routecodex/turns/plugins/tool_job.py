@@ -17,6 +17,7 @@ import msgspec
 
 from routecodex.turns.chat_host import ChatTurn
 from routecodex.turns.events import ToolEnded, ToolOutputAdded
+from routecodex.turns.json_types import encodable
 from routecodex.turns.plugins import call_pairing
 from routecodex.turns.plugins.function_tools import Tool, in_thread
 
@@ -197,7 +198,7 @@ def _as_text(value: Any) -> str:
             # Mostly the output of a command.
             with suppress(UnicodeDecodeError):
                 return value.decode()
-        return msgspec.json.encode(value, enc_hook=str).decode()
+        return msgspec.json.encode(value, enc_hook=encodable).decode()
     except Exception:
         # A tool may return any object, even one that msgspec cannot encode.
         return repr(value)
