@@ -195,7 +195,9 @@ async def test_calls_that_no_plugin_runs_are_an_error() -> None:
         await conversation.send("Where?", output_type=City)
 
 
-@pytest.mark.parametrize("plugins", [(), (ToolPlugin(call_tool=lambda call, turn: "done"),)], ids=["alone", "beside tools"])
+@pytest.mark.parametrize(
+    "plugins", [(), (ToolPlugin(call_tool=lambda call, turn: "done"),)], ids=["alone", "beside tools"]
+)
 async def test_a_continued_answer_is_checked_when_it_is_complete(plugins: Any) -> None:
     conversation, sender = conversation_with(
         *plugins, LengthContinuation(), answers=[['{"name": "Par', CUT], 'is", "people": 2100000}']
@@ -254,7 +256,7 @@ async def test_a_response_format_of_your_own_and_an_output_type_exclude_each_oth
 @pytest.mark.parametrize("kind", [int, list[City], dict[str, int], City | CityModel, str, object()])
 async def test_a_type_without_fields_is_refused_before_anything_is_sent(kind: Any) -> None:
     conversation, sender = conversation_with(answers=[])
-    with pytest.raises(TypeError, match="output_type .* (is not an object with fields|has no JSON schema)"):
+    with pytest.raises(TypeError, match=r"output_type .* (is not an object with fields|has no JSON schema)"):
         await conversation.send("Where?", output_type=kind)
     assert (conversation.messages, sender.bodies) == ([], [])
 

@@ -126,7 +126,7 @@ def _text(message: Message) -> str:
 def _object_schema(kind: Any) -> dict[str, Any]:
     try:
         schema = schema_of(kind)
-    except TypeError as exc:
+    except (TypeError, NameError) as exc:
         raise TypeError(f"output_type {kind!r} has no JSON schema: {exc}") from exc
     if schema.get("type") != "object" or "properties" not in schema:
         raise TypeError(

@@ -18,7 +18,7 @@ class Stop(pydantic.BaseModel):
     """A stop of a tour."""
 
     city: str
-    nights: int = pydantic.Field(1, ge=1, description="How many nights.")
+    nights: int = pydantic.Field(default=1, ge=1, description="How many nights.")
 
 
 class Tour(pydantic.BaseModel):
@@ -106,7 +106,9 @@ def test_a_recursive_model_keeps_its_definition_at_the_root() -> None:
 
 
 def test_two_models_of_one_name_are_refused() -> None:
-    twin: Any = pydantic.create_model("Folder", folders=(list["Folder"], ...))
+    namespace: dict[str, Any] = {}
+    exec("from pydantic import BaseModel\nclass Folder(BaseModel):\n    own: 'list[Folder]'", namespace)
+    twin = namespace["Folder"]
 
     def tidy(folder, other):  # type: ignore[no-untyped-def]  # annotated below
         return folder
