@@ -15,8 +15,7 @@ from typing import Any
 from routecodex.turns.chat_host import Body, Chunk, Sender
 from routecodex.turns.errors import RequestFailed
 
-# As in openai-python and anthropic-sdk-python, _constants.py and _base_client.py. But those ignore a
-# Retry-After above their limit and retry earlier.
+# As in openai-python and anthropic-sdk-python, _constants.py and _base_client.py.
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 8.0
 _JITTER = 0.25
