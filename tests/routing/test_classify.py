@@ -117,6 +117,12 @@ def test_utility_work_goes_to_background() -> None:
     assert classified(seen, role="utility", tokens=200_000).route == "longcontext"
 
 
+def test_utility_work_that_demands_a_search_goes_to_web_search_if_it_can() -> None:
+    seen = RequestFeatures(asks_search=True)
+    assert classified(seen, role="utility", role_routes=frozenset({"web_search"})).route == "web_search"
+    assert classified(seen, role="utility").route == "background"
+
+
 def test_a_compaction_comes_before_long_context_and_a_subagent_after_it() -> None:
     seen, routes = features("chat", ("user", "hi")), frozenset({"subagent", "compaction"})
     assert classified(seen, role="compaction", tokens=200_000, role_routes=routes).route == "compaction"

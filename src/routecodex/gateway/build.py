@@ -65,7 +65,9 @@ def classifier_options(config: Config) -> ClassifierOptions:
         longcontext_tokens=row.longcontext_tokens,
         background_models=row.background_models,
         search_phrases=row.search_phrases,
-        role_routes=frozenset(name for name in ("subagent", "compaction") if config.pools(name)),
+        role_routes=frozenset(
+            name for name in ("subagent", "compaction", "web_search") if config.pools(name)
+        ),
     )
 
 

@@ -81,7 +81,8 @@ LOCAL_WORDS = (
 class ClassifierOptions(Struct, frozen=True, kw_only=True):
     """Settings of the classifier; phrases add to the table above.
 
-    `role_routes` are those routes of a role that are configured: without one, the role does not count.
+    `role_routes` are the configured ones of the routes subagent, compaction and web_search: without its route
+    a role does not count, and utility work that searches the web goes to background.
     """
 
     longcontext_tokens: int = 180_000
@@ -142,7 +143,8 @@ def classify(
         )
     if role == "subagent" and role in options.role_routes:
         return _SUBAGENT
-    if role == "utility":
+    # Claude Code searches the web in a request of its own, which a small model may not be able to answer.
+    if role == "utility" and not (features.asks_search and "web_search" in options.role_routes):
         return _UTILITY
     if _glob_pattern(options.background_models).match(model):
         return RouteClass("background", f"{model[:_LONGEST_NAME]} is a model for background work")

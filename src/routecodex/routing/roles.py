@@ -68,6 +68,28 @@ ROLE_OPENINGS: tuple[RoleOpening, ...] = (
     ),
     RoleOpening("Claude Code", "utility", "any", "Please write a 5-10 word title"),
     RoleOpening("Claude Code", "utility", "any", "Summarize this coding conversation in under 50 characters"),
+    RoleOpening("Claude Code", "utility", "system", "You run a web search for another Claude model"),
+    RoleOpening(
+        "Claude Code", "utility", "system", "You are an assistant for performing a web search tool use"
+    ),
+    RoleOpening(
+        "Claude Code", "utility", "system", "You are a security monitor for autonomous AI coding agents"
+    ),
+    RoleOpening(
+        "Claude Code", "utility", "system", "You are selecting memories that will be useful to Claude Code"
+    ),
+    RoleOpening("Claude Code", "utility", "any", "You are now acting as the memory extraction subagent"),
+    RoleOpening(
+        "Claude Code",
+        "utility",
+        "any",
+        "Write a short summary label describing what these tool calls accomplished",
+    ),
+    RoleOpening("Claude Code", "utility", "any", "Generate a short kebab-case name"),
+    RoleOpening("Claude Code", "utility", "system", "You are evaluating a hook in Claude Code"),
+    RoleOpening(
+        "Claude Code", "utility", "system", "You are evaluating a stop-condition hook in Claude Code"
+    ),
     RoleOpening("Claude Code", "utility", "user", "Web page content:", lean=True),
     RoleOpening("Claude Code", "utility", "user", "[SUGGESTION MODE:"),
     RoleOpening("Claude Code", "utility", "user", "The user stepped away and is coming back."),

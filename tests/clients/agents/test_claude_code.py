@@ -162,3 +162,17 @@ async def test_sub_agents_may_have_a_model_of_their_own(tmp_path: Path) -> None:
             await session.say("DELEGATE it again")
         assert "up.small" in confirmed["result"]
         assert scene.models() == ["main", "small", "main", "main", "sub", "main"]
+
+
+@with_and_without_hints
+async def test_a_web_search_is_a_utility_request(tmp_path: Path, hints: dict[str, str]) -> None:
+    search = Call("WebSearch", {"query": "llamas"})
+    rules = (rule("Perform a web search", "Llamas are found."), rule("SEARCH it", search))
+    async with open_scene(tmp_path, "messages", *rules) as scene:
+        allowed = ("--allowedTools", "WebSearch")
+        async with claude_code(scene, *allowed, ENABLE_TOOL_SEARCH="false", **hints) as session:
+            await session.say(TWICE)
+            answered = await session.say("SEARCH it")
+        assert answered["result"] == "\n\n".join([NOTHING_ELSE] * 3)
+        assert [FOLLOWUP in new for new in scene.news()] == [False, False, False, True, True]
+    assert [line["role"] for line in records(scene)] == ["main", "main", "utility", "main"]
