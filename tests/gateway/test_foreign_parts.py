@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from routecodex.wire import json, sse
+from tests.cli.process import serve
+from tests.gateway.clock_gateway import OPERATOR
 from tests.gateway.test_matrix import decode_answer, text_of
 from tests.gateway.test_web_search import HOSTED, NONE, ON
 from tests.kit import asking
@@ -98,3 +101,38 @@ async def test_gemini_clients_get_the_parts_as_they_are(stream: bool, armed: boo
     )
     parts = [part for body in bodies for part in body["candidates"][0]["content"]["parts"]]
     assert [part for part in parts if part != {"text": ""}] == PARTS
+
+
+@pytest.mark.parametrize("armed", [False, True])
+async def test_the_log_names_the_parts_of_a_stream_that_were_dropped(tmp_path: Path, armed: bool) -> None:
+    """The headers of a stream are sent before its parts arrive."""
+    block = {"type": "server_tool_use", "id": "s1", "name": "code_execution", "input": {}}
+    citation = {"type": "char_location", "cited_text": "x", "document_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "m", "model": "c", "usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": "So."}},
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "citations_delta", "citation": citation},
+        },
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    async with Upstream() as up:
+        up.queue(Sse([sse.frame(json.encode(event), event["type"].encode()) for event in events]))
+        clock = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n" if armed else ""
+        text = clock + one_target("messages", up, server='admin_token = "operator"')
+        async with serve(tmp_path, text) as process:
+            port = await process.port()
+            answer = await call(port, "/v1/chat/completions", asking.body("chat", stream=True))
+            log = await call(port, "/admin/requests", method="GET", headers=OPERATOR)
+    asking.check("chat", answer, stream=True)
+    (row,) = log.json["requests"]
+    assert row["notices"] == [
+        "dropped server_tool_use: answers of chat cannot have it",
+        "dropped citations: answers of chat cannot have them",
+    ]

@@ -7,7 +7,7 @@ import pytest
 from routecodex.canon.events import AnswerPart, PartStarted
 from routecodex.canon.parts import Media, Opaque, Text
 from routecodex.canon.response import Response, fold, unfold
-from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.translation import replace_foreign_part, replace_foreign_parts
 from routecodex.wire import json
@@ -52,14 +52,14 @@ CASES: list[tuple[str, AnswerPart, AnswerPart, str]] = [
 @pytest.mark.parametrize(("client", "part", "told", "lost"), CASES, ids=range(len(CASES)))
 def test_each_client_gets_what_its_protocol_has(client: str, part: Any, told: Any, lost: str) -> None:
     codec = CODECS[client]
-    assert replace_foreign_part(PartStarted(3, part), codec) == PartStarted(3, told)
+    assert replace_foreign_part(PartStarted(3, part), codec, AnswerOutcome()) == PartStarted(3, told)
     notices = (f"{lost}: answers of {client} cannot have it",) if lost else ()
     assert replace_foreign_parts(Response(parts=(part,)), codec) == (Response(parts=(told,)), notices)
 
 
 def test_media_that_is_elsewhere_is_named_by_its_address() -> None:
     film = Opaque("gemini", {}, Media("video", url="https://a.example/film.mp4"))
-    said = replace_foreign_part(PartStarted(0, film), CODECS["chat"]).part
+    said = replace_foreign_part(PartStarted(0, film), CODECS["chat"], AnswerOutcome()).part
     assert said == Text("[video omitted: https://a.example/film.mp4]")
 
 

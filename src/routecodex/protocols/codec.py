@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event, Failed, TextDelta, Usage
 from routecodex.canon.finish import Finish
+from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque
 from routecodex.canon.request import ProtocolName, Request, RequestFeatures, RequestOpenings
 from routecodex.canon.response import Response
@@ -215,6 +216,7 @@ class AnswerOutcome:
         "empty",
         "error",
         "finish",
+        "lost",
         "model",
         "response_id",
         "sent_finish",
@@ -245,6 +247,8 @@ class AnswerOutcome:
         """Responses only: the final response object as JSON, for the history."""
         self.empty = empty
         """The answer has neither text nor a call; of a stream: its end came first."""
+        self.lost: Notices | None = None
+        """Parts of a stream that were dropped after its headers had been sent."""
 
 
 class StreamDecoder(Protocol):

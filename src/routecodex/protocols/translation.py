@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import (
+    AnnotationDelta,
     AnswerPart,
     ArgumentsDelta,
     Event,
@@ -31,10 +32,26 @@ from routecodex.protocols.codec import AnswerOutcome, Codec, StreamDecoder, Stre
 from routecodex.protocols.text_batches import StreamItem, TextBatch
 
 
-def replace_foreign_part(event: PartStarted, client: Codec) -> PartStarted:
-    """Return the event with a part that the client's protocol has."""
-    part = _replaced(event.part, client)
-    return event if part is event.part else PartStarted(event.index, part)
+def replace_foreign_part(event: PartStarted, client: Codec, outcome: AnswerOutcome) -> PartStarted:
+    """Return the event with a part that the client's protocol has; note in the outcome if it is dropped."""
+    before = event.part
+    if not isinstance(before, Opaque):
+        return event
+    part = _replaced(before, client)
+    if _is_lost(before, part, client):
+        _note_loss(outcome, _name(before), f"answers of {client.name} cannot have it")
+    return event if part is before else PartStarted(event.index, part)
+
+
+def note_lost_citation(event: AnnotationDelta, client: Codec, outcome: AnswerOutcome) -> None:
+    """Note in the outcome if the client's protocol cannot have a citation."""
+    if not client.takes_citation(event.annotation):
+        _note_loss(outcome, "citations", f"answers of {client.name} cannot have them")
+
+
+def _note_loss(outcome: AnswerOutcome, part: str, reason: str) -> None:
+    outcome.lost = outcome.lost or Notices()
+    outcome.lost.dropped(part, reason)
 
 
 def replace_foreign_parts(response: Response, client: Codec) -> tuple[Response, tuple[str, ...]]:
@@ -187,7 +204,12 @@ class Translation:
         return event
 
     def _note_part(self, event: PartStarted) -> Event:
-        return event if self._client is None else replace_foreign_part(event, self._client)
+        return event if self._client is None else replace_foreign_part(event, self._client, self.outcome)
+
+    def _note_annotation(self, event: AnnotationDelta) -> Event:
+        if self._client is not None:
+            note_lost_citation(event, self._client, self.outcome)
+        return event
 
     def _note_usage(self, event: UsageReported) -> Event:
         self.outcome.usage = event.usage
@@ -211,6 +233,7 @@ class Translation:
 _HANDLERS: dict[type[Event], Callable[[Translation, Any], Event]] = {
     Started: Translation._note_start,
     PartStarted: Translation._note_part,
+    AnnotationDelta: Translation._note_annotation,
     UsageReported: Translation._note_usage,
     Finished: Translation._note_finish,
     Failed: Translation._note_failure,

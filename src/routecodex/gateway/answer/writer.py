@@ -13,7 +13,16 @@ from urllib.parse import quote
 
 from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError, UpstreamError
-from routecodex.canon.events import Event, Failed, Finished, PartStarted, Started, TextDelta, UsageReported
+from routecodex.canon.events import (
+    AnnotationDelta,
+    Event,
+    Failed,
+    Finished,
+    PartStarted,
+    Started,
+    TextDelta,
+    UsageReported,
+)
 from routecodex.canon.response import fold
 from routecodex.gateway.answer.answer_stream import AnswerStream, WholeAnswer
 from routecodex.gateway.answer.attempt import OpenedAnswer
@@ -28,7 +37,11 @@ from routecodex.gateway.request import (
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.translation import replace_foreign_part, replace_foreign_parts
+from routecodex.protocols.translation import (
+    note_lost_citation,
+    replace_foreign_part,
+    replace_foreign_parts,
+)
 from routecodex.routing.registry import Target
 
 JSON: Final = b"content-type: application/json\r\n"
@@ -140,6 +153,9 @@ class ClientWriter:
             if finish.tracing():
                 sent = outcome.sent_finish or self._services.sent_finish(request, outcome, end)
                 finish.trace(request.id, end, sent, end=self._services.stream_end(request, end))
+        if outcome.lost is not None:
+            request.notices.add(*outcome.lost.lines())
+            record.notices = request.notices.lines()
         if outcome.signatures and record.target is not None:
             for signature in outcome.signatures:
                 self._services.reasoning.owners.record(record.target.provider, signature)
@@ -257,7 +273,9 @@ class EventWriter(ClientWriter):
     def _encode(self, event: Event) -> bytes:
         assert self._encoder is not None
         if isinstance(event, PartStarted):
-            event = replace_foreign_part(event, self._request.codec)
+            event = replace_foreign_part(event, self._request.codec, self._outcome)
+        elif isinstance(event, AnnotationDelta):
+            note_lost_citation(event, self._request.codec, self._outcome)
         return self._encoder.encode(event)
 
     def _note(self, event: Event) -> None:
