@@ -126,7 +126,7 @@ def test_every_configuration_shown_can_be_used(page: Path) -> None:
         # A piece of a file is completed by the demo provider.
         text = block if "[providers" in block else f"{block}\n{DEMO}"
         names = [name for pair in VARIABLE.findall(text) for name in pair if name]
-        names += [preset.env for preset in PRESETS.values() if preset.env]
+        names += [name for preset in PRESETS.values() for name in preset.env]
         _, problems = examine(
             text, environ={name: f"key-of-{name}" for name in names}, presets=PRESETS, dialect_type=Dialect
         )
@@ -136,7 +136,7 @@ def test_every_configuration_shown_can_be_used(page: Path) -> None:
 
 def test_the_second_provider_of_the_readme_can_be_pasted_below_the_first() -> None:
     text = "\n".join(blocks(ROOT / "README.md", "toml"))
-    environ = {preset.env: "k" for preset in PRESETS.values() if preset.env}
+    environ = {name: "k" for preset in PRESETS.values() for name in preset.env}
     config, problems = examine(text, environ=environ, presets=PRESETS, dialect_type=Dialect)
     assert problems == []
     assert config is not None

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from routecodex.cli import main
+from routecodex.providers.catalog import PRESETS
 
 GOOD = """
 [providers.demo]
@@ -143,3 +144,36 @@ def test_without_a_name_the_environment_says_where_the_file_is(tmp_path: Path, p
     result = CliRunner(env={**unset, place: values[place]}).invoke(main, ["config", "check"])
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{file}: valid")
+
+
+def test_the_presets_are_listed_for_people_and_for_scripts() -> None:
+    shown = CliRunner().invoke(main, ["config", "presets"])
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    head, *lines = [line.split() for line in shown.stdout.splitlines()]
+    assert head == ["PRESET", "PROVIDER", "REGION", "PLAN", "PROTOCOLS", "KEY", "ALIASES"]
+    zai = "zai Z.ai GLM global usage chat messages ZAI_API_KEY ZHIPU_API_KEY glm glm-anthropic"
+    assert zai.split() in lines
+    as_json = CliRunner().invoke(main, ["config", "presets", "--json"])
+    assert (as_json.exit_code, as_json.stderr) == (0, "")
+    listed = msgspec.json.decode(as_json.stdout)
+    assert list(listed) == ["presets"]
+    assert [row["preset"] for row in listed["presets"]] == [line[0] for line in lines]
+    assert {name for row in listed["presets"] for name in (row["preset"], *row.get("aliases", []))} == {
+        *PRESETS
+    }
+    assert listed["presets"][1] == {
+        "preset": "anthropic",
+        "name": "Anthropic",
+        "region": "global",
+        "plan": "usage",
+        "base_url": {"messages": "https://api.anthropic.com"},
+        "env": ["ANTHROPIC_API_KEY"],
+        "auth": "x-api-key",
+        "models": "discover",
+        "dialect": [],
+        "source": [
+            "anomalyco/models.dev providers/anthropic/provider.toml (2026-07-02)",
+            "present catalogue, src/routecodex/providers/catalog.py",
+        ],
+        "prices": "anthropic",
+    }

@@ -45,14 +45,24 @@ PRESETS = {
         about="Acme",
         protocol="messages",
         base_url="https://api.acme.test",
-        env="ACME_API_KEY",
+        env=("ACME_API_KEY", "ACME_KEY"),
         auth_style="x-api-key",
         models={"big": ModelConfig(context_tokens=1000, vision=False, price=PriceConfig(input=1, output=2))},
         dialect={"image_urls": False},
         headers={"x-team": "one"},
+        others=(
+            Preset(
+                about="Acme",
+                protocol="chat",
+                base_url="https://{resource}.{region}.acme.test/chat",
+                env=("ACME_API_KEY", "ACME_KEY"),
+                auth_style="bearer",
+                models={"small": ModelConfig(context_tokens=500)},
+            ),
+        ),
     ),
     "local": Preset(
-        about="Local", protocol="chat", base_url="http://127.0.0.1:1/v1", env=None, auth_style="none"
+        about="Local", protocol="chat", base_url="http://127.0.0.1:1/v1", env=(), auth_style="none"
     ),
 }
 

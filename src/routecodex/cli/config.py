@@ -1,4 +1,4 @@
-"""`routecodex config …`: checks a configuration; finds and loads it for other commands."""
+"""`routecodex config …`: checks a configuration, lists presets; finds and loads it for other commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from routecodex.config import Config, Problem, examine, find_path
 from routecodex.config.syntax import MINIMAL_CONFIG
 from routecodex.protocols.dialect import Dialect
-from routecodex.providers.catalog import PRESETS
+from routecodex.providers.catalog import PRESETS, PresetRow, preset_rows
 
 config_option = click.option(
     "--config",
@@ -82,7 +82,7 @@ def show(problems: Iterable[Problem]) -> None:
 
 @click.group()
 def config() -> None:
-    """Check a configuration file."""
+    """Check a configuration file, list presets of providers."""
 
 
 @config.command()
@@ -128,3 +128,31 @@ def _as_json(problems: Iterable[Problem]) -> str:
         for row in problems
     ]
     return msgspec.json.format(msgspec.json.encode(rows)).decode()
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the rows of the catalog as JSON.")
+def presets(as_json: bool) -> None:
+    """List the presets: addresses and key variables of well-known providers.
+
+    The first protocol of a preset is its default; `protocol = "…"` chooses another.
+
+    \b
+    Examples:
+      routecodex config presets
+      routecodex config presets --json
+    """
+    from routecodex.cli import tables
+
+    rows = preset_rows()
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode({"presets": rows})).decode())
+        return
+    titles = ("preset", "provider", "region", "plan", "protocols", "key", "aliases")
+    lines = [_preset_cells(row) for row in rows]
+    tables.show([tables.Column(title, fixed=title == "preset") for title in titles], lines)
+
+
+def _preset_cells(row: PresetRow) -> list[str]:
+    cells = [row.preset, row.name, row.region, row.plan]
+    return [*cells, *(" ".join(words) or "-" for words in (row.base_url, row.env, row.aliases))]

@@ -8,7 +8,8 @@ server_tools   tables of the server tools
 syntax         parses the text; a syntax error says what to write instead
 repair         repairs first mistakes in provider tables, and reports them
 shape          reads untyped tables into the model
-resolve        fills in presets, keys and names
+presets        fills in presets, and resource and region of addresses
+resolve        fills in keys and names
 check          checks that the parts fit together; check_routes checks targets, routes and aliases
 exposure       finds keys in a file that other users can read
 problems       `Problem`: place, message and fix

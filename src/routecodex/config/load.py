@@ -17,10 +17,11 @@ from msgspec import Struct, structs
 from routecodex.config.check import check
 from routecodex.config.exposure import exposed_keys
 from routecodex.config.model import Config
+from routecodex.config.presets import apply_presets, fill_addresses
 from routecodex.config.problems import ConfigPath, InvalidConfig, Problem, quoted
 from routecodex.config.providers import Preset
 from routecodex.config.repair import repair
-from routecodex.config.resolve import apply_presets, imply_modes, resolve
+from routecodex.config.resolve import imply_modes, resolve
 from routecodex.config.shape import read
 from routecodex.config.syntax import MINIMAL_CONFIG, line_of, lines_of, parse
 
@@ -147,9 +148,10 @@ def examine(
     tree, from_env, problems = expand(imply_modes(parsed), environ)
     tree, mistakes = repair(tree, presets, from_env)
     written = tree
-    tree, unknown = apply_presets(tree, presets)
+    tree, unknown = apply_presets(tree, presets, environ)
+    tree, unfilled = fill_addresses(tree, environ)
     config, misshapen = read(Config, tree, from_env=from_env)
-    problems += [*mistakes, *unknown]
+    problems += [*mistakes, *unknown, *unfilled]
     problems += _unreported(misshapen, problems)
     if config is not None:
         problems += exposed_keys(config, from_env, file=source, mode=mode)
@@ -158,7 +160,7 @@ def examine(
             config, environ, directory=Path(source).parent, variables=whole_variables(parsed)
         )
         problems += _unreported(unresolved, problems)
-        problems += _unreported(check(config, from_env), problems)
+        problems += _unreported(_as_written(check(config, from_env), written), problems)
     problems = _without_preset(problems, unknown, written)
     lines = lines_of(text)
     return config, sorted(
@@ -180,6 +182,19 @@ def _dialects(
         }
         problems += read(dialect_type, dialect, at=place, from_env=from_env)[1]
     return problems
+
+
+def _as_written(found: list[Problem], tree: dict[str, Any]) -> list[Problem]:
+    """Return the problems without warnings about addresses of presets, which are as the provider says."""
+    return [one for one in found if one.severity == "error" or not _is_preset_address(one.place, tree)]
+
+
+def _is_preset_address(place: ConfigPath, tree: dict[str, Any]) -> bool:
+    return (
+        place[:1] == ("providers",)
+        and place[2:] == ("base_url",)
+        and ("base_url" not in tree["providers"][place[1]])
+    )
 
 
 def _unreported(found: Iterable[Problem], reported: list[Problem]) -> list[Problem]:

@@ -101,7 +101,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     protocol: Annotated[
         Protocol,
         Meta(
-            description="Its protocol; `demo` is the built-in scripted provider. Required without a preset.",
+            description="Its protocol; `demo` is the built-in scripted provider. Required without a preset; "
+            "with one it chooses among the preset's addresses.",
             extra={
                 "fix": 'set protocol = "chat", "responses", "messages" or "gemini", or name a preset',
                 "stand_in": "demo",
@@ -112,9 +113,21 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         Meta(
             description="Its base URL, as for the official SDK: chat and responses end in `/v1`; messages "
-            "does not; gemini is without `/v1beta`. Required without a preset."
+            "does not; gemini is without `/v1beta`. Required without a preset. `{resource}` and `{region}` "
+            "in it stand for the keys of that name."
         ),
     ] = ""
+    resource: Annotated[
+        str | None,
+        Meta(description="Fills `{resource}` of the base URL; when absent, `$AZURE_RESOURCE_NAME`."),
+    ] = None
+    region: Annotated[
+        str | None,
+        Meta(
+            description="Fills `{region}` of the base URL; when absent, `$AWS_REGION` or "
+            "`$AWS_DEFAULT_REGION`."
+        ),
+    ] = None
     auth: Annotated[
         tuple[KeyConfig, ...],
         Meta(description="Its keys, in order. Each has one of `value`, `env` and `file`."),
@@ -188,13 +201,22 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Preset(Struct, frozen=True, kw_only=True):
-    """Defaults of a well-known provider."""
+    """Defaults of a well-known provider by one protocol, and those by its other protocols.
+
+    `env` has the variables of its key in order: the first that is set counts.
+    """
 
     about: str
     protocol: Protocol
-    base_url: str | None
-    env: str | None
+    base_url: str
+    env: tuple[str, ...]
     auth_style: AuthStyle
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     dialect: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[Preset, ...] = ()
+
+    @property
+    def by_protocol(self) -> dict[str, Preset]:
+        """The defaults by each protocol that it has, the first by default."""
+        return {one.protocol: one for one in (self, *self.others)}

@@ -69,10 +69,12 @@ _PRESETS = """\
 `preset = "name"` supplies the defaults of a provider's table: protocol, base URL, the environment variable of
 the key, models and dialect. A provider that is named like a preset and has neither `protocol` nor `base_url`
 uses that preset, so `[providers.deepseek]` alone is enough. Values of the table win, and its models are added
-to the preset's.
+to the preset's. `protocol` chooses among the addresses of the preset; the first is the default. Of several
+variables of the key, the first that is set counts. `routecodex config presets` also shows region and plan,
+and with `--json` the deviations and the sources of each row.
 
-| Preset | Provider | Protocol | Base URL | Key | Models |
-|---|---|---|---|---|---|
+| Preset | Provider | Base URLs | Key | Models |
+|---|---|---|---|---|
 """
 
 _DIALECT = """\
@@ -237,10 +239,10 @@ def _description(kind: inspect.Type) -> str:
 def _preset_rows(presets: Mapping[str, Preset]) -> str:
     rows = ""
     for name, preset in presets.items():
-        url = f"`{preset.base_url}`" if preset.base_url else "yours"
-        env = f"`{preset.env}`" if preset.env else "none"
+        urls = "<br>".join(f"{one.protocol}: `{one.base_url}`" for one in (preset, *preset.others))
+        env = ", ".join(f"`{variable}`" for variable in preset.env) or "none"
         models = ", ".join(f"`{model}`" for model in preset.models) or "yours"
-        rows += f"| `{name}` | {preset.about} | {preset.protocol} | {url} | {env} | {models} |\n"
+        rows += f"| `{name}` | {preset.about} | {urls} | {env} | {models} |\n"
     return rows
 
 

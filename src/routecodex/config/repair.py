@@ -85,7 +85,7 @@ class _Row:
         self._hidden = hidden
         preset = presets.get(str(row.get("preset", name)))
         variable = re.sub(r"[^A-Za-z0-9]", "_", name).upper() + "_API_KEY"
-        self._variable = (preset.env if preset is not None else None) or variable
+        self._variable = preset.env[0] if preset is not None and preset.env else variable
 
     def repair(self) -> Iterator[Problem]:
         """Change the table to what was meant; yield the problems."""

@@ -1,4 +1,4 @@
-"""Fills in presets before the tables are read, and keys and names after."""
+"""Fills in modes before the tables are read, and keys and names after."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from routecodex.config.model import Config
-from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
-from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
-from routecodex.config.repair import meant_preset
+from routecodex.config.problems import ConfigPath, Problem, warning
+from routecodex.config.providers import AuthStyle, KeyConfig, Protocol, ProviderConfig
 from routecodex.config.values import Secret
 
 _AUTH_STYLES: dict[Protocol, AuthStyle] = {
@@ -45,79 +43,6 @@ def _with_implied_mode(entry: Any) -> Any:
     if isinstance(entry, dict) and entry.get("weights") and "mode" not in entry:
         return {**entry, "mode": "weighted"}
     return entry
-
-
-def apply_presets(
-    tree: dict[str, Any], presets: Mapping[str, Preset]
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the tree with the values of presets filled in, and a problem for each unknown preset."""
-    rows = tree.get("providers")
-    if not isinstance(rows, dict):
-        return tree, []
-    problems: list[Problem] = []
-    merged: dict[str, Any] = {}
-    for name, row in rows.items():
-        preset = _preset_name(name, row, presets)
-        if preset is not None and preset not in presets:
-            problems.append(_unknown_preset(("providers", name, "preset"), preset, presets))
-            preset = nearest(preset, presets)
-        elif preset is None and (preset := meant_preset(name, row, presets)) is not None:
-            problems.append(_misspelled_preset(("providers", name), preset))
-        merged[name] = row if preset is None else _merge_preset(row, presets[preset], preset)
-    return {**tree, "providers": merged}, problems
-
-
-def _preset_name(name: str, row: Any, presets: Mapping[str, Preset]) -> str | None:
-    if not isinstance(row, dict):
-        return None
-    preset = row.get("preset")
-    if isinstance(preset, str):
-        return preset
-    unset = not row.keys() & {"preset", "protocol", "base_url"}
-    return name if unset and name in presets else None
-
-
-def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset]) -> Problem:
-    meant = nearest(name, presets)
-    fix = f"did you mean {quoted(meant)}?" if meant else f"use one of: {choices(presets, limit=30)}"
-    return Problem(place, f"names the preset {quoted(name)}, which does not exist", fix)
-
-
-def _misspelled_preset(place: ConfigPath, meant: str) -> Problem:
-    fix = f"did you mean [providers.{meant}]? For another provider set protocol and base_url"
-    return Problem(place, "has no protocol, and no preset has this name", fix)
-
-
-def _merge_preset(row: dict[str, Any], preset: Preset, name: str) -> dict[str, Any]:
-    defaults: dict[str, Any] = {
-        "preset": name,
-        "protocol": preset.protocol,
-        "auth_style": preset.auth_style,
-        "headers": dict(preset.headers),
-        "dialect": dict(preset.dialect),
-        "models": {model: _without_none(msgspec.to_builtins(one)) for model, one in preset.models.items()},
-    }
-    if preset.base_url is not None:
-        defaults["base_url"] = preset.base_url
-    if preset.env is not None:
-        defaults["auth"] = [{"env": preset.env}]
-    if preset.auth_style == "none" and "auth" in row:
-        del defaults["auth_style"]
-    return {**defaults, **{key: _merge_values(defaults.get(key), value) for key, value in row.items()}}
-
-
-def _without_none(row: Any) -> Any:
-    """Return the row without None values."""
-    if not isinstance(row, dict):
-        return row
-    return {name: _without_none(value) for name, value in row.items() if value is not None}
-
-
-def _merge_values(under: Any, value: Any) -> Any:
-    """Merge the row's value over the preset's, table by table."""
-    if not isinstance(under, dict) or not isinstance(value, dict):
-        return value
-    return {**under, **{key: _merge_values(under.get(key), one) for key, one in value.items()}}
 
 
 def resolve(

@@ -1,7 +1,9 @@
 """Providers: presets, configured upstreams, the HTTP client to reach them, the built-in demo.
 
-catalog    presets of well-known providers, as rows of data
-upstream   Upstream: one configured provider; SecretRedactor: keeps its keys out of errors
-http       the HTTP/1.1 client that all upstreams share
-demo       the built-in scripted provider
+catalog       presets of well-known providers, from the rows of presets.json
+known_models  models of presets, with their sizes
+deviations    deviations of presets from their protocols
+upstream      Upstream: one configured provider; SecretRedactor: keeps its keys out of errors
+http          the HTTP/1.1 client that all upstreams share
+demo          the built-in scripted provider
 """
