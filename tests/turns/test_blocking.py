@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -92,3 +94,26 @@ def test_a_call_from_a_second_thread_finds_the_conversation_busy() -> None:
         go_on.set()
         first.join(10)
         assert texts(conversation) == [("user", "a"), ("assistant", "one")]
+
+
+def test_ctrl_c_ends_a_sync_call_after_the_cleanups() -> None:
+    program = """
+import asyncio, signal
+from routecodex.turns import Conversation, ScriptedSender
+
+class Cleaning:
+    def on_turn_start(self, turn):
+        return lambda: print("cleaned up")
+
+script = [["half", lambda: signal.raise_signal(signal.SIGINT), asyncio.Event()], "whole"]
+with Conversation(model="m", sender=ScriptedSender(script), plugins=[Cleaning()]) as conversation:
+    try:
+        conversation.send_sync("a")
+    except KeyboardInterrupt:
+        print("interrupted", conversation.request_state)
+    print(conversation.send_sync("b").content)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("cleaned up\ninterrupted aborted\ncleaned up\nwhole\n", "")

@@ -545,3 +545,26 @@ async def test_headers_of_the_caller_are_sent_and_its_session_is_used() -> None:
         await sender.aclose()
     sent = up.requests[0].headers
     assert (sender.session, sent["x-session-id"], sent["x-team"]) == ("mine", "mine", "blue")
+
+
+SYSTEM_AND_LIMIT: dict[str, Any] = {
+    "chat": lambda body: (body["messages"][0]["content"], body["temperature"], body["max_tokens"]),
+    "responses": lambda body: (body["instructions"], body["temperature"], body["max_output_tokens"]),
+    "messages": lambda body: (body["system"][0]["text"], body["temperature"], body["max_tokens"]),
+    "gemini": lambda body: (
+        body["systemInstruction"]["parts"][0]["text"],
+        body["generationConfig"]["temperature"],
+        body["generationConfig"]["maxOutputTokens"],
+    ),
+}
+
+
+@protocols
+async def test_system_and_parameters_have_the_names_of_the_protocol(protocol: str) -> None:
+    async with Upstream() as up:
+        up.queue(answers.text(protocol, "hi", True))
+        async with Conversation(
+            up.url, model="m", protocol=protocol, system="Be brief.", parameters={"temperature": 0.5}
+        ) as conversation:
+            await conversation.send("one", parameters={"max_tokens": 77})
+    assert SYSTEM_AND_LIMIT[protocol](up.requests[0].json) == ("Be brief.", 0.5, 77)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, assert_type
 
 import msgspec
 import pydantic
@@ -322,3 +322,9 @@ async def test_the_answers_are_saved_as_text() -> None:
     conversation = Conversation(model="m", sender=ScriptedSender([PARIS]))
     await conversation.send("Where?", output_type=CityModel)
     assert conversation.messages[-1].as_dict() == {"role": "assistant", "content": PARIS}
+
+
+async def test_a_type_checker_knows_the_type_of_the_answer() -> None:
+    conversation, _ = conversation_with(answers=[PARIS, "hello"])
+    assert_type(await conversation.send("Where?", output_type=City), City | None)
+    assert assert_type(await conversation.send("Hi."), Message | None) == Message("assistant", "hello")
