@@ -81,6 +81,7 @@ def test_the_commands_are_these() -> None:
         "chat",
         "config",
         "config check",
+        "config presets",
         "demo",
         "completion",
     ]

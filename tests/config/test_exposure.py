@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from routecodex.cli.config import check
+from routecodex.cli import main
 from routecodex.config import examine
 
 ROUTING = '[routing]\ndefault = ["a.m"]\n'
@@ -50,9 +50,9 @@ def test_config_check_warns_and_passes(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(ROUTING + KEY.format('value = "very-secret"'))
     file.chmod(0o644)
-    open_to_all = CliRunner().invoke(check, ["--config", str(file)])
+    open_to_all = CliRunner().invoke(main, ["config", "check", "--config", str(file)])
     file.chmod(0o600)
-    own = CliRunner().invoke(check, ["--config", str(file)])
+    own = CliRunner().invoke(main, ["config", "check", "--config", str(file)])
     assert (open_to_all.exit_code, own.exit_code) == (0, 0)
     assert "other users can read it (mode 644)" in open_to_all.stderr
     assert f"chmod 600 {file}" in open_to_all.stderr
