@@ -155,7 +155,7 @@ class RoutingContextBuilder:
         elif session.marks:
             self._drop_replies(request)
             turn = self._continued_turn(request, role, session)
-        if role.name == "subagent" and session.agents is not None:
+        if role is not MAIN and role.name == "subagent" and session.agents is not None:
             session = for_subagents(session)
         query = self._query(request, controls, scope, no_rules=(session, operator) == _NO_RULES)
         if turn is not None:

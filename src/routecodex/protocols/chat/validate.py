@@ -110,12 +110,9 @@ class RequestView:
             message = self._newest_raw()
             if message is not None:
                 return message
-        messages = self.messages()
-        if messages and messages[-1].role == "user":
-            return messages[-1]
-        for index in range(len(messages) - 1, -1, -1):
-            if messages[index].role == "user":
-                return messages[index]
+        for message in reversed(self.messages()):
+            if message.role == "user":
+                return message
         return None
 
     def openings(self, original: bytes) -> RequestOpenings:

@@ -79,7 +79,9 @@ def parse(text: str) -> ParseResult:
             instructions.append(_read(text[start + 3 : end - 3].strip(WHITE), (start, end)))
         except _Mistake as mistake:
             malformed.append(MalformedInstruction(_short(text[start:end]), str(mistake), span=(start, end)))
-    quoted = count_tags(text) - len(instructions) - len(malformed)
+    parsed = len(instructions) + len(malformed)
+    # Most texts have no other opening, so that their tags need not be counted.
+    quoted = count_tags(text) - parsed if text.count("<**") > parsed else 0
     return ParseResult(tuple(instructions), tuple(malformed), max(quoted, 0))
 
 
