@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from routecodex.config import Preset, ProviderConfig, examine, is_loopback
+from routecodex.config.presets import near_presets
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS, PresetRow, preset_rows
 
@@ -176,6 +177,27 @@ def test_messages_endpoints_of_others_run_no_search_of_anthropic() -> None:
         if one.protocol == "messages" and one.dialect.get("web_search") is not False
     ]
     assert hosting == ["anthropic", "azure"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("OpenAI", ["openai"]),
+        ("zhipu-codng", ["zhipu-coding"]),
+        ("kimi-code", ["kimi-coding"]),
+        ("glm-coding", ["zhipu-coding", "zai-coding"]),
+        ("google", ["gemini"]),
+        ("alibaba", ["dashscope-cn", "dashscope", "qwen", "qwen-coding-cn"]),
+        ("baidu", ["qianfan", "qianfan-coding", "qianfan-token"]),
+        ("azure-openai", ["azure"]),
+        ("aws", ["bedrock", "bedrock-mantle"]),
+        ("z.ai", ["zai"]),
+        ("llama.cpp", ["llamacpp"]),
+        ("acme-unheard", []),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_those_it_may_mean(name: str, near: list[str]) -> None:
+    assert near_presets(name, PRESETS) == near
 
 
 def test_the_rows_are_read_when_a_preset_is_looked_up() -> None:

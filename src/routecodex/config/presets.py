@@ -9,10 +9,13 @@ from typing import Any, get_args
 
 import msgspec
 
-from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
+from routecodex.config.problems import ConfigPath, Problem, choices, quoted, warning
 from routecodex.config.providers import Preset, Protocol
 from routecodex.config.repair import meant_preset
 
+_MAX_NEAR = 4
+_MAX_LISTED = 30
+_WORD = re.compile(r"[a-z0-9.]+")
 _PLACEHOLDER = re.compile(r"\{(resource|region)\}")
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\Z")
 _VARIABLES = {"resource": ("AZURE_RESOURCE_NAME",), "region": ("AWS_REGION", "AWS_DEFAULT_REGION")}
@@ -34,8 +37,9 @@ def apply_presets(
     for name, row in rows.items():
         preset = _preset_name(name, row, presets)
         if preset is not None and preset not in presets:
-            problems.append(_unknown_preset(("providers", name, "preset"), preset, presets))
-            preset = nearest(preset, presets)
+            near = near_presets(preset, presets)
+            problems.append(_unknown_preset(("providers", name, "preset"), preset, near, presets))
+            preset = next(iter(near), None)
         elif preset is None and (preset := meant_preset(name, row, presets)) is not None:
             problems.append(_misspelled_preset(("providers", name), preset))
         elif preset is not None and (lacking := _lacking_protocol(name, row, presets[preset])) is not None:
@@ -55,12 +59,30 @@ def _preset_name(name: str, row: Any, presets: Mapping[str, Preset]) -> str | No
     return name if unset and name in presets else None
 
 
-def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset]) -> Problem:
-    near = difflib.get_close_matches(name, list(presets), n=3)
-    fix = f"use one of: {choices(presets, limit=30)}"
+def near_presets(name: str, presets: Mapping[str, Preset]) -> list[str]:
+    """Return the presets that a name may mean: nearly the same name, or the same maker, as in `alibaba`."""
+    lower = name.lower()
+    names = list(presets)
+    close = difflib.get_close_matches(lower, names, n=_MAX_NEAR, cutoff=0.8)
+    return close or _sharing_words(lower, presets) or difflib.get_close_matches(lower, names, n=_MAX_NEAR)
+
+
+def _sharing_words(name: str, presets: Mapping[str, Preset]) -> list[str]:
+    """Return the presets that share the most words with a name, in their own name or their provider's."""
+    words = set(_WORD.findall(name))
+    shared = {
+        one: len(words.intersection(_WORD.findall(f"{one} {preset.about}".lower())))
+        for one, preset in presets.items()
+    }
+    most = max(shared.values(), default=0)
+    return [one for one, count in shared.items() if count == most][:_MAX_NEAR] if most else []
+
+
+def _unknown_preset(place: ConfigPath, name: str, near: list[str], presets: Mapping[str, Preset]) -> Problem:
+    fix = f"use one of: {choices(presets, limit=_MAX_LISTED)}"
     if near:
         fix = f"did you mean {' or '.join(map(quoted, near))}?"
-    elif len(presets) > 30:
+    elif len(presets) > _MAX_LISTED:
         fix += "; `routecodex config presets` lists them"
     return Problem(place, f"names the preset {quoted(name)}, which does not exist", fix)
 
