@@ -6,7 +6,9 @@ import json
 import tempfile
 from pathlib import Path
 from random import Random
+from typing import Any
 
+from routecodex.stores.file import FileStore
 from tests.fuzz import mutate
 from tests.fuzz.exchanges import exchanging
 from tests.fuzz.target import Target
@@ -14,11 +16,36 @@ from tests.kit import asking
 
 SESSION = {"x-session-id": "fuzz"}
 _TEXTS = ('<**!chat.m**> <**stopMessage:"go on",3**> Hello', "<**#messages**> Hello", "Hello")
-_TOOL_CALL = {"model": "chat.m", "input": "Hello", "store": True}
+_STORED = {"model": "chat.m", "input": "Hello", "store": True}
+_NOW = 1_790_000_000_000
+_TASK = {
+    "taskId": "t1",
+    "sessionId": "session:fuzz",
+    "dueAtMs": _NOW,
+    "createdAtMs": _NOW,
+    "updatedAtMs": _NOW,
+    "task": "look again",
+    "deliveryCount": 0,
+    "repeat": {"every": "1 hours"},
+}
+_WRITTEN: dict[tuple[str, str], dict[str, Any]] = {
+    ("server", "routing"): {"disable": ["responses"], "allow": ["chat", "messages"]},
+    ("clock", "session:fuzz"): {
+        "version": 1,
+        "sessionId": "session:fuzz",
+        "tasks": [_TASK],
+        "updatedAtMs": _NOW,
+    },
+    ("health", "chat.primary"): {"": {"reason": "limit", "until": 0.0, "noted": 1.0}},
+    ("health.probes", "chat.primary"): {"until": 1.0},
+    ("pairs", "0" * 32): {"session": "session:fuzz", "ids": ["c"], "pairs": []},
+}
+"""Values that a gateway reads at its start or with a request, by space and key."""
 
 
 def _config(directory: Path) -> str:
-    return f'[store]\nurl = "file:{directory}"\n'
+    clock = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"
+    return f'[store]\nurl = "file:{directory}"\n{clock}'
 
 
 class StateFiles(Target):
@@ -34,7 +61,11 @@ class StateFiles(Target):
             for text in _TEXTS:
                 body = json.dumps(asking.body("chat", text, stream=False, model="chat.m")).encode()
                 await exchanges.call(asking.path("chat", stream=False), body, SESSION)
-            await exchanges.call("/v1/responses", json.dumps(_TOOL_CALL).encode(), SESSION)
+            await exchanges.call("/v1/responses", json.dumps(_STORED).encode(), SESSION)
+        store = FileStore(directory)
+        for (space, key), value in _WRITTEN.items():
+            await store.put(space, key, json.dumps(value).encode())
+        await store.close()
         found = sorted(path for path in directory.rglob("*.json") if path.is_file())
         self.files = {str(path.relative_to(directory)): path.read_bytes() for path in found}
         assert self.files

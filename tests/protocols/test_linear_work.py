@@ -36,7 +36,7 @@ def findings(section: str) -> dict[str, dict[str, float]]:
     return msgspec.json.decode(done.stdout, type=dict[str, dict[str, float]])
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", [*SECTIONS, "http"])
 def test_four_times_the_entries_are_four_times_the_work(section: str) -> None:
     assert findings(section) == {}
 

@@ -27,6 +27,7 @@ from routecodex.protocols.codec import Codec, EncodeOptions, ReplyContext, WireR
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.translation import Translation, replace_foreign_parts
 from routecodex.server_tools.round_merger import RoundMerger
+from tests.fuzz.readings import read_requests, read_response
 from tests.kit import asking
 from tests.kit.growing.lists import REQUESTS, STREAMS, WHOLES
 from tests.kit.growing.shapes import CUSTOM_TOOL
@@ -182,6 +183,9 @@ def pass_whole(client: Codec, upstream: Codec, body: bytes) -> None:
 def _cases(section: str) -> Iterator[tuple[str, Sized]]:
     """Yield the cases of a section: `requests`, `streams`, `rounds` or `answers`, and a protocol."""
     what, _, protocol = section.partition(" ")
+    if what == "http":
+        yield from _http_cases()
+        return
     codec = CODECS[protocol]
     for other in CODECS.values():
         if what == "requests":
@@ -197,6 +201,45 @@ def _cases(section: str) -> Iterator[tuple[str, Sized]]:
         else:
             for kind, grow in WHOLES[protocol].items():
                 yield f"{kind} to {other.name}", _sized(pass_whole, other, codec, _body(grow))
+
+
+def _http_cases() -> Iterator[tuple[str, Sized]]:
+    """Yield heads and bodies of HTTP with many lines or chunks.
+
+    httptools joins a header that arrives byte by byte again and again; `header_bytes` bounds that.
+    """
+    post, ok = b"POST / HTTP/1.1\r\nHost: x\r\n", b"HTTP/1.1 200 OK\r\n"
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+    makes: dict[str, tuple[Callable[[list[bytes]], object], Callable[[int], list[bytes]]]] = {
+        "headers": (read_requests, lambda n: [post + _lines(n) + b"Content-Length: 0\r\n\r\n"]),
+        "chunks": (read_requests, lambda n: [post + chunked, b"1\r\na\r\n" * n + b"0\r\n\r\n"]),
+        "reads of chunks": (read_requests, lambda n: [post + chunked, *[b"1\r\na\r\n"] * n, b"0\r\n\r\n"]),
+        "reads of a body": (
+            read_requests,
+            lambda n: [post + b"Content-Length: %d\r\n\r\n" % (10 * n), *[b"0123456789"] * n],
+        ),
+        "requests": (read_requests, lambda n: [(post + b"Content-Length: 0\r\n\r\n") * n]),
+        "headers of a response": (read_response, lambda n: [ok + _lines(n) + b"Content-Length: 0\r\n\r\n"]),
+        "chunks of a response": (read_response, lambda n: [ok + chunked, b"1\r\na\r\n" * n + b"0\r\n\r\n"]),
+        "reads of a response": (
+            read_response,
+            lambda n: [ok + chunked, *[b"1\r\na\r\n"] * n, b"0\r\n\r\n"],
+        ),
+    }
+    for kind, (read, make) in makes.items():
+        yield kind, _read(read, make)
+
+
+def _lines(count: int) -> bytes:
+    return b"".join(b"A%d: b\r\n" % number for number in range(count))
+
+
+def _read(read: Callable[[list[bytes]], object], make: Callable[[int], list[bytes]]) -> Sized:
+    def sized(size: int) -> Step:
+        reads = make(size)
+        return lambda: read(reads)
+
+    return sized
 
 
 def _body(grow: Callable[[int], dict[str, Any]]) -> Callable[[int], bytes]:
