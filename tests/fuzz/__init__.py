@@ -7,6 +7,7 @@ mutate       changes a seed: bytes, JSON values, texts
 corpus/      seeds that are kept, one directory per target; a finding becomes one
 targets      what is fuzzed, and what must hold
 processes    the same input in a process of the sources and in one of the build
+translations answers of a provider as a client gets them
 readings     how the HTTP readers read bytes, as values that can be compared
 exchanges    a gateway with four providers, and what it does with one request
 """

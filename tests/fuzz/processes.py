@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ import msgspec
 from routecodex import IS_COMPILED, compiled
 from tests.fuzz.exchanges import Exchanges, comparable, exchanging
 from tests.fuzz.readings import read_requests, read_response
+from tests.fuzz.translations import stream_result, whole_result
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +31,7 @@ def is_built() -> bool:
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One input: bytes of a connection in several reads, or a request with its path."""
+    """One input: bytes in several reads; with the path of a request, or client and provider of an answer."""
 
     kind: str
     reads: list[bytes]
@@ -95,6 +97,11 @@ async def _run(case: Case, exchanges: Exchanges) -> Any:
         problems = [line.rpartition("\n")[2] for line in exchanges.problems]
         exchanges.problems.clear()
         return [*comparable(answer, exchanges.sent()), problems]
+    if case.kind in ("stream", "whole"):
+        client, upstream = case.path.split(" ")
+        if case.kind == "whole":
+            return whole_result(client, upstream, case.reads[0])
+        return stream_result(client, upstream, case.reads)
     read = {"requests": read_requests, "response": read_response}[case.kind]
     return await asyncio.to_thread(read, case.reads)
 
@@ -117,4 +124,6 @@ def _write(value: Any) -> None:
 
 
 if __name__ == "__main__":
+    # Ids that are made at random would differ.
+    secrets.token_hex = lambda nbytes=None: "0" * (2 * (nbytes or 32))
     asyncio.run(_serve())

@@ -98,7 +98,7 @@ def _wants_usage(body: bytes) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-class _Compared(Target):
+class Compared(Target):
     """Compares the sources with the build."""
 
     twins: Twins
@@ -111,7 +111,7 @@ class _Compared(Target):
         assert built == pure
 
 
-class ComparedRequests(_Compared):
+class ComparedRequests(Compared):
     """The build answers like the sources, and sends the same to the provider."""
 
     name = "compared-requests"
@@ -124,7 +124,7 @@ class ComparedRequests(_Compared):
         self.compare(Case("request", [body], path.decode()))
 
 
-class ComparedHeads(_Compared):
+class ComparedHeads(Compared):
     """The build reads requests and responses like the sources, however they are split."""
 
     name = "compared-heads"

@@ -12,14 +12,13 @@ from random import Random
 from tests.fuzz.processes import is_built
 from tests.fuzz.request_targets import ComparedHeads, ComparedRequests, Requests
 from tests.fuzz.state_target import StateFiles
-from tests.fuzz.stream_targets import Answers, Http, Instructions, Sse
+from tests.fuzz.stream_targets import Answers, ComparedAnswers, Http, Instructions, Sse
 from tests.fuzz.target import Target
 
-TARGETS: dict[str, type[Target]] = {
-    target.name: target
-    for target in (Requests, Sse, Answers, Instructions, Http, StateFiles, ComparedRequests, ComparedHeads)
-}
-NEED_BUILD = frozenset({ComparedRequests.name, ComparedHeads.name})
+_COMPARED: tuple[type[Target], ...] = (ComparedRequests, ComparedHeads, ComparedAnswers)
+_ALONE: tuple[type[Target], ...] = (Requests, Sse, Answers, Instructions, Http, StateFiles)
+TARGETS: dict[str, type[Target]] = {target.name: target for target in (*_ALONE, *_COMPARED)}
+NEED_BUILD = frozenset(target.name for target in _COMPARED)
 
 
 class Found(AssertionError):

@@ -10,20 +10,18 @@ import msgspec
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.events import Event, Failed, Finished
-from routecodex.canon.response import fold
 from routecodex.gateway.context.instructions import extract_instructions
-from routecodex.protocols.codec import Codec, ReplyContext, WireRequest
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.translation import Translation, replace_foreign_parts
 from routecodex.protocols.user_text import user_messages
 from routecodex.routing.instructions import parse, strip
 from routecodex.routing.instructions.values import MalformedInstruction
 from tests.fuzz import mutate
 from tests.fuzz.exchanges import PROTOCOLS
-from tests.fuzz.processes import split
+from tests.fuzz.processes import Case, split
 from tests.fuzz.readings import read_requests
-from tests.fuzz.request_targets import HEADS
+from tests.fuzz.request_targets import HEADS, Compared
 from tests.fuzz.target import Target
+from tests.fuzz.translations import pipe_of, serve_whole, validated
 from tests.kit import answers, asking, grammar
 from tests.kit.growing.lists import STREAMS, WHOLES
 
@@ -37,17 +35,6 @@ _TEXTS = (
     "<system-reminder>\n<**clear**>\n</system-reminder>\n<**help**>",
     '<**agents:"x"**> <**clock:clear**> <**@chat.m**>',
 )
-
-
-def _validated(protocol: str, body: Any, *, stream: bool) -> WireRequest:
-    codec, data = CODECS[protocol], msgspec.json.encode(body)
-    return codec.validate(data, model="up.m", stream=stream) if protocol == "gemini" else codec.validate(data)
-
-
-def _reply(client: Codec) -> ReplyContext:
-    wire = _validated(client.name, asking.body(client.name, stream=True, tools=True), stream=True)
-    request = client.decode_request(wire)
-    return ReplyContext(id="0" * 24, created=1, model="m", provider="up", view=wire.view, request=request)
 
 
 class Sse(Target):
@@ -101,21 +88,14 @@ def _joined(events: list[Event]) -> list[Any]:
 
 
 def _pass_on(client: str, upstream: str, reads: list[bytes]) -> None:
-    codec = CODECS[client]
-    reply = _reply(codec)
-    relays = client == upstream
-    pipe = (
-        codec.relay(reply)
-        if relays
-        else Translation(CODECS[upstream].stream_decoder(), codec.stream_encoder(reply), client=codec)
-    )
+    pipe = pipe_of(client, upstream)
     try:
         served = b"".join([*(pipe.feed(data) for data in reads), pipe.close()])
     except UpstreamError:
         assert not pipe.started
         return
     assert pipe.ended
-    if relays:
+    if client == upstream:
         return
     options = {"include_usage": True} if client == "chat" else {}
     if pipe.outcome.error is None:
@@ -156,20 +136,11 @@ class Answers(Target):
             grammar.check_error(client, grammar_status, msgspec.json.encode(envelope))
             return
         try:
-            served = _whole(client, upstream, body)
+            served = serve_whole(client, upstream, body)
         except UpstreamError:
             return
         if client != upstream:
             _check(lambda: grammar.check_json(client, served))
-
-
-def _whole(client: str, upstream: str, body: bytes) -> bytes:
-    codec = CODECS[client]
-    reply = _reply(codec)
-    if client == upstream:
-        return codec.relay_response(body, reply)[0]
-    response, _ = replace_foreign_parts(fold(CODECS[upstream].decode_response(body)), codec)
-    return codec.encode_response(response, reply)
 
 
 def _check(check: Callable[[], None]) -> None:
@@ -196,7 +167,7 @@ class Instructions(Target):
         text = data.decode("utf-8", "replace")
         assert _instructions(strip(text)) == []
         for protocol in PROTOCOLS:
-            wire = _validated(protocol, asking.body(protocol, text, stream=False), stream=False)
+            wire = validated(protocol, asking.body(protocol, text, stream=False), stream=False)
             stripped = extract_instructions(CODECS[protocol], wire).stripped
             left = [part.text for message in user_messages(stripped) for part in message.texts]
             assert [found for one in left for found in _instructions(one)] == []
@@ -229,3 +200,21 @@ class Http(Target):
             item[:1] if item[0] == "fault" else item for item in whole
         ]
         assert {item[1] for item in [*whole, *pieces] if item[0] == "fault"} <= _FAULTS
+
+
+class ComparedAnswers(Compared):
+    """The build passes on streams and whole answers like the sources."""
+
+    name = "compared-answers"
+
+    def make(self, random: Random) -> bytes:
+        """Return an input of the target that is compared, after its name."""
+        target: Target = random.choice((Sse(), Answers()))
+        return f"{target.name} ".encode() + target.make(random)
+
+    async def check(self, data: bytes) -> None:
+        line, _, sent = data.partition(b"\n")
+        name, client, upstream, rest = line.decode().split(" ")
+        at = [int(offset) for offset in rest.split(",") if offset] if name == Sse.name else []
+        kind = "stream" if name == Sse.name else "whole"
+        self.compare(Case(kind, split(sent, at), f"{client} {upstream}"))

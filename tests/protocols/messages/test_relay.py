@@ -334,3 +334,9 @@ def test_bytes_that_are_not_utf8_in_a_frame_to_repair_are_replaced() -> None:
     served, relay = relayed(begun, *TEXT, UNCOUNTED, frame(type="message_stop"))
     assert "\ufffd".encode() in served
     assert relay.outcome.finish is not None
+
+
+def test_an_index_that_is_a_bool_is_not_one() -> None:
+    odd = text(0, "b").replace(b'"index":0', b'"index":true')
+    served, _ = relayed(start(), TEXT[0], odd, TEXT[1], TEXT[2], end("end_turn"), MESSAGE_STOP)
+    assert served.count(b"content_block_start\n") == 1

@@ -393,7 +393,7 @@ def _read_loosely(data: bytes) -> StreamChunk | None:
     kind, index = value.get("type"), value.get("index")
     return StreamChunk(
         type=kind if isinstance(kind, str) else "",
-        index=index if isinstance(index, int) else 0,
+        index=index if isinstance(index, int) and not isinstance(index, bool) else 0,
         delta=_fitting_fields(value.get("delta"), WireDelta),
         content_block=block if isinstance(block, dict) else None,
         message=_fitting_fields(value.get("message"), WireMessageStart, usage=WireUsage),

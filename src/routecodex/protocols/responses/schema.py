@@ -245,7 +245,8 @@ def _read_lenient(data: bytes) -> StreamChunk | None:
         return None
     event = StreamChunk()
     for name, kind in _TYPED_FIELDS.items():
-        if isinstance(value.get(name), kind):
+        # A bool is not a number here.
+        if type(value.get(name)) is kind:
             setattr(event, name, value[name])
     for name in _RAW_FIELDS:
         if value.get(name) is not None:
