@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 import pytest
 
 from routecodex.canon.parts import Reasoning
@@ -24,8 +23,7 @@ from routecodex.canon.request import Request, Tool
 from routecodex.config import Config, loads
 from routecodex.gateway.answer.writer import answer_headers
 from routecodex.gateway.context.identity import Scope
-from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.request import ClientRequest, RequestRecord
+from routecodex.gateway.request import RequestRecord
 from routecodex.gateway.state.reasoning_cache import CallReasoning, ReasoningCache, size_of
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.gateway.state.signature_owners import SignatureOwners
@@ -50,7 +48,6 @@ from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.server_tools.vision import DescriptionCache
 from routecodex.stores.folder import Folder
-from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change
 from tests.kit import source_tree
 
@@ -292,20 +289,6 @@ def demo_config() -> Config:
     return loads(DEMO, source="t.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
 
 
-async def fill_openings() -> object:
-    gateway = Gateway(demo_config(), store=MemoryStore())
-    codec = CODECS["messages"]
-    for number in range(1500):
-        texts = [f"{number} {one} {long_id(0, 200)}" for one in range(14 if number < 1100 else 200)]
-        content = [{"type": "text", "text": text} for text in texts]
-        body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": content}]}
-        wire = codec.validate(msgspec.json.encode(body))
-        await gateway.explain(
-            ClientRequest(id="req_1", codec=codec, wire=wire, headers={}, arrived=0.0, created=0)
-        )
-    return gateway
-
-
 class Cache(NamedTuple):
     """A cache by its row in docs/operations.md, the file that holds it, and what it may take in MB."""
 
@@ -330,7 +313,6 @@ CACHES: dict[str, Cache] = {
     "headers to providers, per provider": Cache("providers/upstream.py", fill_header_blocks, 3),
     "fields of log lines": Cache("server/access_log.py", fill_log_fields, 1),
     "lines that wait for the request log": Cache("server/request_log.py", fill_request_log, 12),
-    "openings of requests": Cache("gateway/context/routing_context.py", fill_openings, 8),
     "paths": Cache("server/paths.py", fill_paths, 2),
     "Host names": Cache("server/access.py", fill_hosts, 1),
 }
@@ -358,6 +340,7 @@ async def test_a_cache_keeps_to_its_bound(name: str) -> None:
 
 
 BY_CONFIGURATION: dict[str, str] = {
+    "providers/catalog.py": "the rows of the catalog",
     "gateway/state/operator_state.py": "one value",
     "providers/http/client.py": "filled with the headers to providers",
     "providers/http/origin.py": "TLS options of providers",

@@ -95,6 +95,41 @@ class WireRequest:
         return self.outline if self.original is self.body else b""
 
 
+class OpeningHeads:
+    """First characters of the openings that show a role: most texts are known by theirs not to be one.
+
+    Openings are compared without letter case and without white space before them, so a text that begins with
+    white space, or in JSON with an escape, may be any of them. `exact` are whole texts.
+    """
+
+    __slots__ = ("_raw", "_size", "_texts")
+
+    def __init__(self, openings: Sequence[str], exact: Sequence[str] = ()) -> None:
+        size = min([_LONGEST_HEAD, *map(len, openings)])
+        heads = [opening[:size].lower() for opening in openings]
+        if not all(head.isascii() for head in heads):
+            size, heads = 0, [""]
+        self._size: Final = size
+        self._texts: Final = frozenset([*heads, *(text[:size] for text in exact)])
+        raw = [head.encode() for head in heads]
+        self._raw: Final = frozenset([*raw, *(f'{text}"'[:size].encode() for text in exact)])
+
+    def admit(self, text: str) -> bool:
+        """Return whether the text may begin with an opening."""
+        return text[: self._size].lower() in self._texts or text[:1].isspace() or text.startswith("x-")
+
+    def admit_raw(self, text: bytes) -> bool:
+        """Return whether a text may begin with an opening, by the first bytes of its JSON string."""
+        if text[1 : self._size + 1].lower() in self._raw or text.startswith(_SPACES, 1):
+            return True
+        return not text[1:2].isascii()
+
+
+_LONGEST_HEAD: Final = 12
+_SPACES: Final = (b" ", b"\\", b"x-")
+"""White space, an escape, and the header lines of Claude Code before a system text."""
+
+
 def _always(_signature: str) -> bool:
     return True
 
@@ -323,8 +358,8 @@ class Codec:
     """validate(body, *, model=None, stream=None): checks types; BadRequest names the wrong field."""
     features: Callable[[WireRequest], RequestFeatures]
     """Features that routing reads; cheap for requests of any size."""
-    openings: Callable[[WireRequest], RequestOpenings]
-    """Texts by which the role of a request is known; called for every request."""
+    openings: Callable[[WireRequest, OpeningHeads], RequestOpenings]
+    """Texts that may show the role of a request, by their first characters; called for every request."""
     fingerprint: Callable[[WireRequest], bytes]
     """Bytes that stay the same for a whole conversation: its system text and first user texts."""
     decode_request: Callable[[WireRequest], Request]

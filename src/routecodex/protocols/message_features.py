@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from routecodex.canon.agent_texts import CLIENT_TEXTS, ENVELOPES, user_spans
 from routecodex.canon.request import NewestRole, TextStart
+from routecodex.protocols.codec import OpeningHeads
 from routecodex.wire import json
 
 TextValue = str | Raw
@@ -55,9 +56,18 @@ def beginning(text: TextValue, limit: int = BEGINNING) -> str:
     return _unescape(_without_cut_escape(piece)) if "\\" in piece else piece
 
 
-def text_start(text: TextValue) -> TextStart:
-    """Return the start of a text, without decoding it."""
-    return text[:TEXT_START] if isinstance(text, str) else bytes(memoryview(text)[:TEXT_START])
+def opening_starts(texts: Iterable[TextValue], heads: OpeningHeads) -> tuple[TextStart, ...]:
+    """Return the starts of those texts that may show a role, without decoding them."""
+    starts: list[TextStart] = []
+    for text in texts:
+        if isinstance(text, str):
+            if heads.admit(text):
+                starts.append(text[:TEXT_START])
+        else:
+            start = bytes(memoryview(text)[:TEXT_START])
+            if heads.admit_raw(start):
+                starts.append(start)
+    return tuple(starts)
 
 
 def decoded_start(start: TextStart) -> str:

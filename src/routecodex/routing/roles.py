@@ -342,7 +342,8 @@ class RoleTable:
         self._user = _by_beginning(rows, "user")
         self._system_beginnings = tuple(self._system)
         self._user_beginnings = tuple(self._user)
-        self.longest = max(map(len, (*self._system, *self._user)), default=0)
+        self.beginnings = (*self._system, *self._user)
+        """All openings, in lower case."""
 
     def by_system(self, text: str) -> RoleOpening | None:
         """Return the row whose opening this system text has."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from routecodex.canon.notices import Notices
-from routecodex.canon.request import COMPACTION_TRIGGER, RequestOpenings
+from routecodex.canon.request import COMPACTION_TRIGGER, TextStart
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import Scope, identify
 from routecodex.gateway.context.instruction_applier import InstructionApplier
@@ -28,6 +27,7 @@ from routecodex.gateway.request import ClientRequest
 from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.protocols import large_body
+from routecodex.protocols.codec import OpeningHeads
 from routecodex.protocols.control_fields import (
     NO_CONTROL_FIELDS,
     ControlFields,
@@ -91,9 +91,6 @@ class RoutingContext:
 
 
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
-_CACHED_OPENINGS: Final = 1024
-_MOST_CACHED_TEXTS: Final = 16
-"""Clients choose how many texts a message has."""
 _REPLY_MARK: Final = REPLY_PREFIX.encode()
 _NO_CLASS: Final = RouteClass("default", "no rule names another route")
 
@@ -124,9 +121,8 @@ class RoutingContextBuilder:
         self._max_wait = max_wait
         self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
         self._applier = InstructionApplier(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
-        # Requests of an agent begin alike, and with few texts.
-        self._find_any_opening = partial(_find_opening, roles)
-        self._find_opening = lru_cache(maxsize=_CACHED_OPENINGS)(self._find_any_opening)
+        self._roles = roles
+        self._heads = OpeningHeads(roles.beginnings, exact=(QUOTA_CHECK.text,))
         self._rules = TextRules(where, lambda text: roles.by_user(text) is not None)
 
     async def build(self, request: ClientRequest, *, save: bool = True) -> RoutingContext:
@@ -171,11 +167,11 @@ class RoutingContextBuilder:
             role = role_by_headers(request.headers, named=controls.role, metadata=controls.codex_turn)
             if role.signal:
                 return role
-        openings = request.codec.openings(request.wire)
-        cached = len(openings[0]) + len(openings[1]) <= _MOST_CACHED_TEXTS
-        row = self._find_opening(openings) if cached else self._find_any_opening(openings)
-        if row is not None and _fits(row, request):
-            return _role_of(row, role)
+        system, user = request.codec.openings(request.wire, self._heads)
+        if system or user:
+            row = _find_opening(self._roles, system, user)
+            if row is not None and _fits(row, request):
+                return _role_of(row, role)
         return role if request.codec.name != "gemini" else _role_by_tool(request, role)
 
     def _drop_replies(self, request: ClientRequest) -> None:
@@ -283,9 +279,10 @@ class RoutingContextBuilder:
         )
 
 
-def _find_opening(roles: RoleTable, openings: RequestOpenings) -> RoleOpening | None:
+def _find_opening(
+    roles: RoleTable, system: Sequence[TextStart], user: Sequence[TextStart]
+) -> RoleOpening | None:
     """Return the first opening that shows a role."""
-    system, user = openings
     for start in system:
         row = roles.by_system(strip_client_header(decoded_start(start)))
         if row is not None:

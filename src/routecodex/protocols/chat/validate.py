@@ -26,8 +26,8 @@ from routecodex.protocols.chat.schema import (
     WireToolCall,
     WireToolChoice,
 )
-from routecodex.protocols.codec import WireRequest
-from routecodex.protocols.message_features import TEXT_START, TextValue, text_start
+from routecodex.protocols.codec import OpeningHeads, WireRequest
+from routecodex.protocols.message_features import TEXT_START, TextValue, opening_starts
 from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT
 
@@ -115,17 +115,17 @@ class RequestView:
                 return message
         return None
 
-    def openings(self, original: bytes) -> RequestOpenings:
-        """Return the starts of the leading system texts and of the texts of the newest user message."""
+    def openings(self, original: bytes, heads: OpeningHeads) -> RequestOpenings:
+        """Return those of the leading system texts and of the newest user texts that may show a role."""
         leading, newest = self.leading(), self.newest_user()
-        user = () if newest is None else _text_starts(newest, original)
+        user = () if newest is None else _opening_starts(newest, original, heads)
         if not leading or leading[0].role not in SYSTEM_ROLES:
             return (), user
-        system = _text_starts(leading[0], original)
+        system = _opening_starts(leading[0], original, heads)
         for at in range(1, len(leading)):
             if leading[at].role not in SYSTEM_ROLES:
                 break
-            system += _text_starts(leading[at], original)
+            system += _opening_starts(leading[at], original, heads)
         return system, user
 
     def _newest_raw(self) -> WireMessage | None:
@@ -147,17 +147,20 @@ class RequestView:
         return self.fields.tools or []
 
 
-def openings(request: WireRequest) -> RequestOpenings:
-    """Return the texts by which the role of a request is known; called for every request."""
+def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
+    """Return the texts that may show the role of a request; called for every request."""
     view: RequestView = request.view
-    return view.openings(request.original)
+    return view.openings(request.original, heads)
 
 
-def _text_starts(message: WireMessage, original: bytes) -> tuple[TextStart, ...]:
-    start = bytes(memoryview(message.content)[:TEXT_START])
-    if not original and start.startswith(b'"'):
-        return (start,)
-    return tuple([text_start(text) for text in read_content(message, original)[0]])
+def _opening_starts(message: WireMessage, original: bytes, heads: OpeningHeads) -> tuple[TextStart, ...]:
+    content = bytes(message.content)
+    if content[:1] == b'"':
+        if not heads.admit_raw(content):
+            return ()
+        if not original:
+            return (content[:TEXT_START],)
+    return opening_starts(read_content(message, original)[0], heads)
 
 
 def read_content(message: WireMessage, original: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:

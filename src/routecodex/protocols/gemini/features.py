@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings
-from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.codec import OpeningHeads, WireRequest
 from routecodex.protocols.gemini.schema import (
     RequestBody,
     RequestView,
@@ -28,8 +28,8 @@ from routecodex.protocols.message_features import (
     is_search_tool,
     last_index,
     newest_message,
+    opening_starts,
     system_opening,
-    text_start,
     user_excerpt,
     user_message,
 )
@@ -61,13 +61,13 @@ def features(request: WireRequest) -> RequestFeatures:
     )
 
 
-def openings(request: WireRequest) -> RequestOpenings:
+def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
     """Return the system texts and the texts of the newest user message."""
     body: RequestBody = request.view.body
     contents = contents_of(body)
     last = last_index(contents, _is_user)
     user = _texts(parts_of(contents[last])) if last >= 0 else ()
-    return tuple(map(text_start, _system(body))), tuple(map(text_start, user))
+    return opening_starts(_system(body), heads), opening_starts(user, heads)
 
 
 def fingerprint(request: WireRequest) -> bytes:

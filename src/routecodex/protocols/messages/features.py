@@ -7,7 +7,7 @@ from functools import partial
 
 from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings
 from routecodex.protocols import large_body
-from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.codec import OpeningHeads, WireRequest
 from routecodex.protocols.message_features import (
     ARGUMENTS_KEPT,
     ASSISTANT,
@@ -21,9 +21,9 @@ from routecodex.protocols.message_features import (
     is_search_tool,
     last_index,
     newest_message,
+    opening_starts,
     system_opening,
     text_message,
-    text_start,
     user_excerpt,
     user_message,
 )
@@ -55,7 +55,7 @@ def features(request: WireRequest) -> RequestFeatures:
     )
 
 
-def openings(request: WireRequest) -> RequestOpenings:
+def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
     """Return the system texts and the texts of the newest user message."""
     messages: Sequence[WireMessage] = request.view.messages
     system = _system(request)
@@ -64,7 +64,7 @@ def openings(request: WireRequest) -> RequestOpenings:
         system = [*system, *_texts(messages[0], request.original)]
     last = last_index(messages, _is_user)
     user = _texts(messages[last], request.original) if last >= 0 else ()
-    return tuple(map(text_start, system)), tuple(map(text_start, user))
+    return opening_starts(system, heads), opening_starts(user, heads)
 
 
 def fingerprint(request: WireRequest) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from routecodex.canon.request import COMPACTION_TRIGGER, CalledTool, RequestFeatures, RequestOpenings
-from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.codec import OpeningHeads, WireRequest
 from routecodex.protocols.message_features import (
     ARGUMENTS_KEPT,
     ASSISTANT,
@@ -20,9 +20,9 @@ from routecodex.protocols.message_features import (
     is_search_tool,
     last_index,
     newest_message,
+    opening_starts,
     system_opening,
     text_message,
-    text_start,
     user_excerpt,
     user_message,
 )
@@ -65,7 +65,7 @@ def features(request: WireRequest) -> RequestFeatures:
     )
 
 
-def openings(request: WireRequest) -> RequestOpenings:
+def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
     """Return the system texts and the texts of the newest user message.
 
     An item `compaction_trigger` at the end of the input is Codex's request for a compaction.
@@ -73,10 +73,10 @@ def openings(request: WireRequest) -> RequestOpenings:
     body: RequestBody = request.view.typed
     items = _items(body)
     last = last_index(items, _is_user)
-    user = tuple(map(text_start, _texts(items[last]))) if last >= 0 else ()
+    user = opening_starts(_texts(items[last]), heads) if last >= 0 else ()
     if items and items[-1].type == "compaction_trigger":
         user = (*user, COMPACTION_TRIGGER)
-    return tuple(map(text_start, _system(body, items))), user
+    return opening_starts(_system(body, items), heads), user
 
 
 def fingerprint(request: WireRequest) -> bytes:
