@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from routecodex.canon.errors import BadRequest, UpstreamError
 from routecodex.canon.events import Failed, Finished
+from routecodex.canon.parts import ToolCall
 from routecodex.canon.response import fold
 from routecodex.protocols.codec import EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.responses import CODEC
@@ -182,3 +183,15 @@ def test_an_answer_is_decoded_or_a_typed_failure(
         except UpstreamError as error:
             status = error.status
         assert status in (200, 502)
+
+
+def test_an_item_that_lost_its_type_at_the_end_completes_its_call() -> None:
+    item = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": ""}
+    last = {"id": "fc_1", "call_id": "c", "name": "f", "arguments": '{"a":1}'}
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [last]}},
+    ]
+    stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    decoder = CODEC.stream_decoder()
+    assert fold([*decoder.feed(stream), *decoder.close()]).parts == (ToolCall("c", "f", '{"a":1}'),)

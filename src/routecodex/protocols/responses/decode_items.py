@@ -325,7 +325,7 @@ class CallItemDecoder(ItemDecoder):
             self._add(whole[self._length :])
 
     def _add_missing(self, item: dict[str, Any]) -> None:
-        self._custom = item["type"] == "custom_tool_call"
+        self._custom = item.get("type", "custom_tool_call" if self._custom else "") == "custom_tool_call"
         name = item.get("name")
         if self._number is None and isinstance(name, str) and name:
             self._open(item, name)
