@@ -143,6 +143,14 @@ def decode_raw(raw: Raw) -> Any:
         return _any.decode(bytes(raw).decode("utf-8", "replace"))
 
 
+def decode_answer(raw: Raw) -> Any:
+    """Decode a field of a provider like `decode_raw`; None if a value cannot be held, such as 1e999."""
+    try:
+        return decode_raw(raw)
+    except msgspec.DecodeError:
+        return None
+
+
 def _bad_field(text: str, at: str) -> BadRequest:
     match = _ERROR.match(text)
     what = match["what"] if match else text

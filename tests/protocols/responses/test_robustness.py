@@ -195,3 +195,12 @@ def test_an_item_that_lost_its_type_at_the_end_completes_its_call() -> None:
     stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
     decoder = CODEC.stream_decoder()
     assert fold([*decoder.feed(stream), *decoder.close()]).parts == (ToolCall("c", "f", '{"a":1}'),)
+
+
+def test_a_number_that_cannot_be_held_does_not_break_a_stream() -> None:
+    item = b'{"type":"message","id":"m","content":[],"x":1e999}'
+    stream = b'data: {"type":"response.output_item.added","output_index":0,"item":%b}\n\n' % item
+    stream += b'data: {"type":"response.completed","response":{"id":"r","output":[],"x":1e999}}\n\n'
+    decoder = CODEC.stream_decoder()
+    assert isinstance([*decoder.feed(stream), *decoder.close()][-1], Finished | Failed)
+    relay_to_the_end(stream)

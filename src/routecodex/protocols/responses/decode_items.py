@@ -160,7 +160,7 @@ class MessageItemDecoder(ItemDecoder):
             self._add(index, kind, whole[emitted:], logprobs if not emitted else None)
 
     def text_delta(self, event: StreamChunk) -> None:
-        logprobs = json.decode_raw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
+        logprobs = json.decode_answer(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
         self._add(event.content_index, Text, event.delta, objects(logprobs))
 
     def text_done(self, event: StreamChunk) -> None:
@@ -173,7 +173,7 @@ class MessageItemDecoder(ItemDecoder):
         self._complete(event.content_index, Refusal, event.refusal)
 
     def annotation_added(self, event: StreamChunk) -> None:
-        self._annotate(event.content_index, json.decode_raw(event.annotation))
+        self._annotate(event.content_index, json.decode_answer(event.annotation))
 
     def _annotate(self, index: int, annotation: Any) -> None:
         if isinstance(annotation, dict) and not self.finished:

@@ -238,7 +238,7 @@ class StreamDecoder(codec.StreamDecoder):
         )
 
     def _item(self, event: StreamChunk, *, added: bool) -> None:
-        item = json.decode_raw(event.item)
+        item = json.decode_answer(event.item)
         if not isinstance(item, dict):
             return
         self._start({})
@@ -254,7 +254,7 @@ class StreamDecoder(codec.StreamDecoder):
             self._start(response)
             self._finish(response, event.type)
             return
-        error = response.get("error") or json.decode_raw(event.error)
+        error = response.get("error") or json.decode_answer(event.error)
         if not error and event.message is not None:
             error = {"code": event.code, "message": event.message, "param": event.param}
         self._queue.add(Failed(answer_error(error)))
@@ -278,5 +278,5 @@ class StreamDecoder(codec.StreamDecoder):
 
 
 def _response(event: StreamChunk) -> dict[str, Any]:
-    value = json.decode_raw(event.response)
+    value = json.decode_answer(event.response)
     return value if isinstance(value, dict) else {}

@@ -128,7 +128,7 @@ class Relay(FrameRelay):
     def _note(self, event: StreamChunk) -> None:
         if event.type in LIFECYCLE and json.is_present(event.response):
             self._response = event.response.copy()
-            response = json.decode_raw(event.response)
+            response = json.decode_answer(event.response)
             if isinstance(response, dict):
                 self.outcome.response_id = str(response.get("id") or "")
                 self.outcome.model = str(response.get("model") or "")
@@ -140,21 +140,21 @@ class Relay(FrameRelay):
 
     def _end(self, event: StreamChunk) -> GatewayError | None:
         """Fill the outcome from the terminal event; return the error if that reports a failure."""
-        response = json.decode_raw(event.response)
+        response = json.decode_answer(event.response)
         if event.type not in ("response.completed", "response.incomplete"):
             nested = None
             if isinstance(response, dict):
                 nested = response.get("error")
                 self._complete(event.response, response, {})
             flat = {"code": event.code, "message": event.message, "param": event.param}
-            return answer_error(nested or json.decode_raw(event.error) or flat)
+            return answer_error(nested or json.decode_answer(event.error) or flat)
         if not isinstance(response, dict):
             return stream_truncated()
         changes: dict[str, Any] = {}
         if not response.get("output") and self._items:
             # Some upstreams leave `output` of the final response empty.
             changes["output"] = self._items
-            response["output"] = [json.decode_raw(item) for item in self._items]
+            response["output"] = [json.decode_answer(item) for item in self._items]
         self.outcome = read_outcome(response, bytes(event.response), event.type)
         if self.outcome.usage is None:
             self.outcome.usage = estimate_usage(response, self._reply)
@@ -197,10 +197,10 @@ def _without(fields: dict[str, Raw], names: Iterable[str]) -> dict[str, Raw]:
 def _lacks_content(event: StreamChunk) -> bool:
     """Whether the event has nothing that a client would show or run."""
     if event.type == "response.output_item.added":
-        item = json.decode_raw(event.item)
+        item = json.decode_answer(event.item)
         return not isinstance(item, dict) or str(item.get("type")) not in CALLS
     if event.type == _ITEM_DONE:
-        item = json.decode_raw(event.item)
+        item = json.decode_answer(event.item)
         return isinstance(item, dict) and item.get("type") == "message" and is_empty_item(item)
     return event.type in _WITHOUT_CONTENT or (event.type == _TEXT_DONE and not event.text)
 
