@@ -318,3 +318,10 @@ async def test_a_rule_that_leaves_only_providers_without_embeddings_is_named(
     if details["reason"] == "not_allowed":
         way_out = "<**clear**>" if session else "`routecodex daemon set routing --clear`"
         assert answer.json["error"]["message"].endswith(f"(claude); {way_out} clears the list")
+
+
+async def test_a_number_out_of_range_beside_a_tag_is_the_clients_fault() -> None:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up:
+        answer = await embed(one_target("chat", up), b'{"model":"up.m","input":["<**clear**> a",1e999]}')
+    assert (answer.status, up.requests) == (400, [])
+    grammar.check_error("chat", 400, answer.body)

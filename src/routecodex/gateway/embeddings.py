@@ -91,7 +91,7 @@ def _strip_tags(body: bytes) -> bytes:
         return body
     fields = json.read_fields(body)
     if "input" in fields:
-        fields["input"] = Raw(json.encode(_strip_texts(json.decode_raw(fields["input"]))))
+        fields["input"] = Raw(json.encode(_strip_texts(json.read_values(body)["input"])))
     return json.encode(fields)
 
 
