@@ -358,3 +358,9 @@ def test_every_row_of_the_threat_model_names_a_test() -> None:
         if line.startswith("|") and not line.startswith(("|---", "| Could"))
     ]
     assert [row for row in rows if not NODE.search(row.split("|")[3])] == []
+
+
+def test_no_page_has_marks_of_a_conflict() -> None:
+    mark = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    assert [page.name for page in pages if mark.search(page.read_text("utf-8"))] == []

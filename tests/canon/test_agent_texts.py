@@ -82,6 +82,11 @@ def test_a_text_that_only_resembles_a_result_is_the_users(text: str) -> None:
     assert not is_client_text(text)
 
 
+def test_many_stray_closing_tags_are_read_once() -> None:
+    text = "<file/>" * 50_000 + "<document>" + "</file>" * 50_000 + "</document> mine"
+    assert user_text(text) == " mine"
+
+
 def test_many_envelopes_are_read_once() -> None:
     text = "<file>" * 50_000 + "</file>" * 50_000 + " mine " + "<env></env>" * 50_000
     assert user_text(text) == " mine "

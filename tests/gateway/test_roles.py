@@ -82,6 +82,28 @@ async def test_an_opening_shows_the_role(protocol: str) -> None:
         assert role_of(await harness.send("hello", system="You are an agent.")) == "main"
 
 
+@protocols
+@pytest.mark.parametrize("before", ["\n\n", "  \t", "\ufeff"])
+async def test_an_opening_behind_white_space_shows_the_role(protocol: str, before: str) -> None:
+    async with instruction_gateway(protocol) as harness:
+        assert role_of(await harness.send(f"{before}{COMPACTION}{'y' * 300}")) == "compaction"
+        system = f"{before}You are a title generator. {'y' * 300}"
+        assert role_of(await harness.send("hello", system=system)) == "utility"
+        long = f"{before}This session is being continued from a previous conversation <**!glm.2**>"
+        await harness.send(long)
+        assert await harness.session_state() == {}
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+async def test_an_opening_with_escapes_shows_the_role(protocol: str) -> None:
+    text = f"<system-reminder>This is a side question from the user. {'y' * 300}"
+    async with instruction_gateway(protocol) as harness:
+        body = asking.body(protocol, text, stream=False)
+        escaped = json.dumps(body).replace("<", "\\u003c").encode()
+        assert b"\\u003c" in escaped
+        assert role_of(await harness.post(escaped)) == "utility"
+
+
 async def test_an_opening_behind_a_tool_result_shows_the_role() -> None:
     async with instruction_gateway("messages") as harness:
         use = {"type": "tool_use", "id": "t", "name": "Read", "input": {}}
@@ -385,6 +407,17 @@ async def test_a_message_of_the_client_behind_it_does_not_apply_it_again(protoco
 
 
 @protocols
+async def test_the_same_text_in_a_new_turn_acts_with_a_message_of_the_client_behind_it(protocol: str) -> None:
+    tagged, reminder = "<**!glm.air**> do it", "<system-reminder>x</system-reminder>"
+    async with instruction_gateway(protocol) as harness:
+        await harness.send(tagged, headers={**SESSION_HEADER, "x-claude-code-prompt-id": "1"})
+        await harness.change_routing(session="s-1", clear=True)
+        steps = [*user_turns(tagged, tagged), ("user", reminder)]
+        await harness.send(*steps, headers={**SESSION_HEADER, "x-claude-code-prompt-id": "2"})
+        assert (await harness.session_state())["sticky"] == "glm.air"
+
+
+@protocols
 async def test_a_forced_target_stays_while_the_client_speaks_for_the_user(protocol: str) -> None:
     tagged = "<**glm.glm-4.7**> go"
     async with instruction_gateway(protocol) as harness:
@@ -422,6 +455,56 @@ async def test_a_reply_of_the_gateway_never_reaches_a_provider(protocol: str, st
         await harness.send("<**!glm.2**>", own, COMPACTION, stream=stream)
         assert len(harness.requests) == 3
         assert [b"RouteCodex]" in request.body for request in harness.requests] == [False] * 3
+
+
+@protocols
+@pytest.mark.parametrize("headers", [SESSION_HEADER, {}], ids=["session", "no-session"])
+async def test_a_status_reply_never_reaches_a_provider_after_a_compaction(
+    protocol: str, headers: dict[str, str]
+) -> None:
+    async with instruction_gateway(protocol) as harness:
+        await harness.send("<**status**>", headers=headers)
+        for own in ("[RouteCodex] status of s-1\n\nAll keys are healthy.", "\n[RouteCodex] nothing is set."):
+            await harness.send(CONTINUED, ("assistant", own), "hi", headers=headers)
+            assert b"RouteCodex]" not in harness.requests[-1].body
+
+
+async def test_a_large_request_of_a_session_with_a_status_has_no_reply_in_it() -> None:
+    async with instruction_gateway("chat") as harness:
+        await harness.send("<**status**>")
+        own = ("assistant", "[RouteCodex] status of s-1")
+        await harness.send(f"{CONTINUED}{'x' * 40_000}", own, "hi")
+        assert b"RouteCodex]" not in harness.requests[-1].body
+
+
+@protocols
+@other_roles
+async def test_a_message_of_tags_alone_reaches_no_provider_in_any_role(protocol: str, role: str) -> None:
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send("<**!glm.air**>", headers=in_role(role))
+        assert (answer.status, harness.requests) == (200, [])
+        assert await harness.session_state() == {}
+
+
+async def test_tokens_of_a_message_of_tags_alone_are_not_counted_by_a_provider() -> None:
+    async with instruction_gateway("messages") as harness:
+        body = {"model": "auto", "messages": [{"role": "user", "content": "<**!glm.air**>"}]}
+        answer = await call(harness.gateway.port, "/v1/messages/count_tokens", body)
+        assert (answer.status, harness.requests) == (200, [])
+
+
+async def test_a_new_disable_list_of_sub_agents_says_what_it_drops() -> None:
+    async with instruction_gateway("chat") as harness:
+        await harness.send("<**agents:#glm**> a")
+        answer = await harness.send(*user_turns("<**agents:#glm**> a", "<**agents:#spare**> b"))
+        assert routing_headers(answer)["notice"].startswith("enabled again: glm;")
+
+
+async def test_tags_in_parts_of_the_responses_api_reach_no_chat_provider() -> None:
+    async with instruction_gateway("chat") as harness:
+        parts = [{"type": "input_text", "text": "<**!glm.2**> hi"}]
+        await harness.post({"model": "auto", "messages": [{"role": "user", "content": parts}]})
+        assert b"<**" not in harness.requests[-1].body
 
 
 BREAK_OUTS = [

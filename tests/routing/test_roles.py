@@ -77,6 +77,21 @@ HEADERS: list[tuple[dict[str, str], RequestRole]] = [
     ),
     ({CODEX: "{ not JSON"}, MAIN),
     ({CODEX: '{"turn_id": 3}'}, MAIN),
+    ({CODEX: "[]"}, MAIN),
+    (
+        {CODEX: '{"request_kind": "memory", "turn_id": null, "thread_source": 3}'},
+        RequestRole("utility", "request_kind memory"),
+    ),
+    (
+        {"x-claude-code-request-class": "main", "x-claude-code-agent-id": "a-1"},
+        RequestRole("subagent", "header x-claude-code-agent-id", agent="a-1"),
+    ),
+    (
+        {"x-claude-code-parent-agent-id": "a-0"},
+        RequestRole("subagent", "header x-claude-code-parent-agent-id"),
+    ),
+    ({"x-claude-code-agent-type": "Explore"}, RequestRole("subagent", "header x-claude-code-agent-type")),
+    ({"x-claude-code-compaction": ""}, RequestRole("compaction", "header x-claude-code-compaction")),
     (
         {"x-parent-session-id": "ses_0", "x-session-id": "ses_1"},
         RequestRole("subagent", "header x-parent-session-id", agent="ses_1"),

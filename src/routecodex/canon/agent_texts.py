@@ -9,6 +9,8 @@ that text is the user's. An opening tag that is never closed is plain text, as i
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from operator import itemgetter
 
 Span = tuple[int, int]
 
@@ -32,7 +34,8 @@ _ENVELOPES_BY_AGENT = {
     # How frameworks and prompts quote documents and the results of tools.
     "frameworks": "document documents document_content document_contents file_contents tool_result"
     " tool_results tool_response tool_responses tool_output tool_outputs function_result function_results"
-    " function_response command_output search_results web_page webpage page_content",
+    " function_response command_output search_results web_page webpage page_content output stdout stderr"
+    " observation",
 }
 
 ENVELOPES = frozenset(name for names in _ENVELOPES_BY_AGENT.values() for name in names.split())
@@ -76,12 +79,15 @@ TEXT_FORMS = (
 """Patterns of texts in a user message that an agent wrote."""
 
 _TEXT_FORM = re.compile("|".join(TEXT_FORMS))
+LEADING = " \t\n\r\v\f\u0085\u00a0\u2028\u2029\u3000\ufeff\u200b\u200c\u200d\u2060"
+"""White space and invisible characters that may stand before the opening of a text."""
+
 _TAG = re.compile(rf"<(/?)({'|'.join(sorted(ENVELOPES))})(?=[\s/>])[^<>]*>")
 
 
 def is_client_text(text: str) -> bool:
     """Return whether the text begins as a text of a client or a model does, so that nothing is the user's."""
-    start = text.lstrip()
+    start = text.lstrip(LEADING)
     return start.startswith(CLIENT_TEXTS) or _TEXT_FORM.match(start) is not None
 
 
@@ -129,4 +135,6 @@ def _merged(spans: list[Span]) -> tuple[Span, ...]:
 
 
 def _is_inside(at: int, spans: tuple[Span, ...]) -> bool:
-    return any(start <= at < end for start, end in spans)
+    """Return whether a position is in one of the spans, which are in order and do not overlap."""
+    index = bisect_right(spans, at, key=itemgetter(0)) - 1
+    return index >= 0 and at < spans[index][1]

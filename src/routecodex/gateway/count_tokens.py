@@ -58,14 +58,18 @@ async def count(
     plan: RoutePlan,
     *,
     record: RequestRecord | None = None,
+    estimates: bool = False,
 ) -> int:
-    """Count the tokens of a request for the first target of its plan, without generating anything."""
+    """Count the tokens of a request for the first target of its plan, without generating anything.
+
+    With `estimates` no provider is asked: a message of instructions alone leaves nothing to count.
+    """
     target = plan.steps[0].target
     if record is not None:
         record.target, record.reason, record.session = target, plan.reason, request.session
     canonical = request.canonical()
     prepared = services.prepare(target)
-    if not isinstance(prepared, PreparedTarget) or prepared.codec.name not in _ENDPOINTS:
+    if estimates or not isinstance(prepared, PreparedTarget) or prepared.codec.name not in _ENDPOINTS:
         return estimate(canonical)
     canonical = prepared.fit(services.reasoning.recall(canonical, target.provider, request.owner))
     try:

@@ -333,7 +333,10 @@ class Gateway:
 
     async def plan(self, request: ClientRequest) -> RoutePlan:
         """Plan a request without changing state; targets that are cooling down come last."""
-        plan = await self._peek_plan(request, await self._contexts.build(request, save=False))
+        return await self._plan_in(request, await self._contexts.build(request, save=False))
+
+    async def _plan_in(self, request: ClientRequest, context: RoutingContext) -> RoutePlan:
+        plan = await self._peek_plan(request, context)
         return plan if plan.steps else plan.in_order(row.step for row in plan.cooling)
 
     @property
@@ -355,7 +358,11 @@ class Gateway:
 
     async def count_tokens(self, request: ClientRequest, record: RequestRecord) -> int:
         """Count the tokens of a request, without generating anything."""
-        return await count_tokens.count(self.services, request, await self.plan(request), record=record)
+        context = await self._contexts.build(request, save=False)
+        plan = await self._plan_in(request, context)
+        return await count_tokens.count(
+            self.services, request, plan, record=record, estimates=context.for_gateway
+        )
 
     async def embed(
         self, body: bytes, *, headers: Mapping[str, str], record: RequestRecord, owner: str = ""

@@ -99,35 +99,53 @@ class OpeningHeads:
     """First characters of the openings that show a role: most texts are known by theirs not to be one.
 
     Openings are compared without letter case and without white space before them, so a text that begins with
-    white space, or in JSON with an escape, may be any of them. `exact` are whole texts.
+    white space, an invisible character, or in JSON an escape, may be any of them. `exact` are whole texts.
     """
 
-    __slots__ = ("_raw", "_size", "_texts")
+    __slots__ = ("_longer", "_pairs", "_size")
 
     def __init__(self, openings: Sequence[str], exact: Sequence[str] = ()) -> None:
-        size = min([_LONGEST_HEAD, *map(len, openings)])
-        heads = [opening[:size].lower() for opening in openings]
-        if not all(head.isascii() for head in heads):
-            size, heads = 0, [""]
+        known = [opening.lower().encode() for opening in openings] + [f'{text}"'.encode() for text in exact]
+        size = min([_LONGEST_HEAD, *map(len, known)])
+        longer: dict[bytes, tuple[bytes, ...]] = {}
+        for opening in known:
+            head = opening[:size]
+            longer[head] = (*longer.get(head, ()), opening[:_COMPARED])
         self._size: Final = size
-        self._texts: Final = frozenset([*heads, *(text[:size] for text in exact)])
-        raw = [head.encode() for head in heads]
-        self._raw: Final = frozenset([*raw, *(f'{text}"'[:size].encode() for text in exact)])
+        self._longer: Final = longer
+        self._pairs: Final = frozenset([_pair(opening[0], opening[1]) for opening in known])
 
     def admit(self, text: str) -> bool:
         """Return whether the text may begin with an opening."""
-        return text[: self._size].lower() in self._texts or text[:1].isspace() or text.startswith("x-")
+        return self.admit_raw(b'"%b"' % text[:_COMPARED].encode("utf-8", "replace"))
 
     def admit_raw(self, text: bytes) -> bool:
         """Return whether a text may begin with an opening, by the first bytes of its JSON string."""
-        if text[1 : self._size + 1].lower() in self._raw or text.startswith(_SPACES, 1):
+        if len(text) < _SHORTEST_TEXT:
+            return False
+        first = text[1]
+        if first <= _SPACE or first > _ASCII or first == _BACKSLASH:
             return True
-        return not text[1:2].isascii()
+        pair = _pair(first, text[2])
+        if pair not in self._pairs:
+            return pair == _CLIENT_HEADER
+        longer = self._longer.get(text[1 : self._size + 1].lower())
+        return longer is not None and text[1 : _COMPARED + 1].lower().startswith(longer)
+
+
+def _pair(first: int, second: int) -> int:
+    """Return a number for the first two characters of a text, without letter case."""
+    return (first | 32) << 8 | (second | 32)
 
 
 _LONGEST_HEAD: Final = 12
-_SPACES: Final = (b" ", b"\\", b"x-")
-"""White space, an escape, and the header lines of Claude Code before a system text."""
+_COMPARED: Final = 48
+_SHORTEST_TEXT: Final = 4
+_SPACE: Final = 0x20
+_BACKSLASH: Final = 0x5C
+_ASCII: Final = 0x7F
+_CLIENT_HEADER: Final = 0x782D
+"""`x-`: Claude Code puts a header line before a system text."""
 
 
 def _always(_signature: str) -> bool:

@@ -71,8 +71,11 @@ def opening_starts(texts: Iterable[TextValue], heads: OpeningHeads) -> tuple[Tex
 
 
 def decoded_start(start: TextStart) -> str:
-    """Return the decoded start of a text."""
-    return start if isinstance(start, str) else beginning(Raw(start), TEXT_START - 2)
+    """Return the decoded start of a text; its last byte is the closing quote, or cut."""
+    if isinstance(start, str):
+        return start
+    piece = str(start[1:-1], "utf-8", "ignore")
+    return _unescape(_without_cut_escape(piece)) if "\\" in piece else piece
 
 
 def excerpt(text: TextValue, limit: int = EXCERPT_END) -> str:

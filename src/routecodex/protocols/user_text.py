@@ -95,7 +95,8 @@ MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
     "chat": MessageShape(
         entries="messages",
         content="content",
-        kind_of=partial(_by_type, texts=frozenset({"text"})),
+        # Some clients send the parts of the Responses API to both.
+        kind_of=partial(_by_type, texts=frozenset({"text", "input_text"})),
         other_fields=("tool_calls", "function_call", "refusal", "audio"),
         cache_field="cache_control",
     ),

@@ -13,11 +13,12 @@ Gemini CLI 0.61, opencode 1.18, Qwen Code 0.24, pi 0.73 and aider 0.86; Crush 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from routecodex.canon.agent_texts import LEADING
 from routecodex.canon.request import COMPACTION_TRIGGER, RoleName
 
 ROLE_HEADER = "x-routecodex-role"
@@ -191,6 +192,8 @@ _CODEX_TURN = "x-codex-turn-metadata"
 _CLASS = "x-claude-code-request-class"
 _CLAUDE_COMPACTION = "x-claude-code-compaction"
 _CLAUDE_AGENT = "x-claude-code-agent-id"
+_CLAUDE_PARENT = "x-claude-code-parent-agent-id"
+_CLAUDE_AGENT_TYPE = "x-claude-code-agent-type"
 _CLAUDE_PROMPT = "x-claude-code-prompt-id"
 _CODEX_LABEL = "x-openai-subagent"
 _CODEX_PARENT = "x-codex-parent-thread-id"
@@ -203,6 +206,8 @@ ROLE_HEADERS: Final = frozenset(
         _CLASS,
         _CLAUDE_COMPACTION,
         _CLAUDE_AGENT,
+        _CLAUDE_PARENT,
+        _CLAUDE_AGENT_TYPE,
         _CLAUDE_PROMPT,
         _CODEX_LABEL,
         _CODEX_PARENT,
@@ -222,7 +227,7 @@ class CodexTurn(Struct, frozen=True):
     turn_id: str = ""
 
 
-_codex_turns = msgspec.json.Decoder(CodexTurn)
+_objects = msgspec.json.Decoder(dict[str, Any])
 _NO_TURN = CodexTurn()
 
 
@@ -261,8 +266,15 @@ def _signal(headers: Mapping[str, str], codex: CodexTurn, named: str | None) -> 
 Signal = tuple[RoleName, str]
 
 
+def _claude_compaction(headers: Mapping[str, str], _codex: CodexTurn) -> Signal | None:
+    return ("compaction", f"header {_CLAUDE_COMPACTION}") if _CLAUDE_COMPACTION in headers else None
+
+
 def _claude_class(headers: Mapping[str, str], _codex: CodexTurn) -> Signal | None:
+    """Return the role of the class; a sub-agent is one whatever its class, unless that is not `main`."""
     role = _CLAUDE_CLASSES.get(headers.get(_CLASS, "").strip().lower())
+    if role == "main" and headers.get(_CLAUDE_AGENT, "").strip():
+        return None
     return (role, f"header {_CLASS}: {headers[_CLASS].strip().lower()}") if role is not None else None
 
 
@@ -292,9 +304,11 @@ def _present(name: str, role: RoleName) -> Callable[[Mapping[str, str], CodexTur
 
 
 _SIGNALS: tuple[Callable[[Mapping[str, str], CodexTurn], Signal | None], ...] = (
-    _present(_CLAUDE_COMPACTION, "compaction"),
+    _claude_compaction,
     _claude_class,
     _present(_CLAUDE_AGENT, "subagent"),
+    _present(_CLAUDE_PARENT, "subagent"),
+    _present(_CLAUDE_AGENT_TYPE, "subagent"),
     _codex_kind,
     _codex_label,
     _present(_CODEX_PARENT, "subagent"),
@@ -320,9 +334,12 @@ def _codex_turn(text: str | None) -> CodexTurn:
     if not text:
         return _NO_TURN
     try:
-        return _codex_turns.decode(text)
+        fields = _objects.decode(text)
     except msgspec.DecodeError:
         return _NO_TURN
+    # A field of another type counts as absent, and hides none of the others.
+    known = {name: fields.get(name) for name in CodexTurn.__struct_fields__}
+    return CodexTurn(**{name: value for name, value in known.items() if isinstance(value, str)})
 
 
 def role_tool(headers: Mapping[str, str]) -> RoleTool | None:
@@ -359,7 +376,7 @@ def _by_beginning(rows: Sequence[RoleOpening], place: str) -> dict[str, RoleOpen
 
 
 def _start(text: str) -> str:
-    return text[:_SEARCHED].lstrip().lower()
+    return text[:_SEARCHED].lstrip(LEADING).lower()
 
 
 def _row(start: str, beginnings: tuple[str, ...], rows: dict[str, RoleOpening]) -> RoleOpening | None:

@@ -188,13 +188,38 @@ def remove_disabled(
 def dropped_disabled(
     state: SessionState, instructions: Sequence[Instruction], *, registry: Registry
 ) -> tuple[str, ...]:
-    """Return the entries of the disable list that the first `#` of a message drops and no `#` of it keeps."""
-    first = next((at for at, one in enumerate(instructions) if isinstance(one, DisableTarget)), None)
+    """Return the entries that the first `#` of a message drops from a disable list and no `#` of it keeps.
+
+    The sub-agents have a list of their own.
+    """
+    own = [one if isinstance(one, DisableTarget) else None for one in instructions]
+    agents = [_disabled_for_agents(one) for one in instructions]
+    return (
+        *_dropped(state, instructions, own, registry=registry, of_agents=False),
+        *_dropped(state, instructions, agents, registry=registry, of_agents=True),
+    )
+
+
+def _disabled_for_agents(instruction: Instruction) -> DisableTarget | None:
+    inner = instruction.instruction if isinstance(instruction, SteerAgents) else None
+    return inner if isinstance(inner, DisableTarget) else None
+
+
+def _dropped(
+    state: SessionState,
+    instructions: Sequence[Instruction],
+    disables: Sequence[DisableTarget | None],
+    *,
+    registry: Registry,
+    of_agents: bool,
+) -> tuple[str, ...]:
+    first = next((at for at, one in enumerate(disables) if one is not None), None)
     if first is None:
         return ()
-    before = apply_instructions(state, instructions[:first], registry=registry, turn="", now=0.0).disable
-    names = [name for one in instructions[first:] if isinstance(one, DisableTarget) for name in one.targets]
-    return tuple(entry for entry in before if not _is_within(entry, names, registry))
+    before = apply_instructions(state, instructions[:first], registry=registry, turn="", now=0.0)
+    listed = (before.agents or AgentsState()).disable if of_agents else before.disable
+    names = [name for one in disables if one is not None for name in one.targets]
+    return tuple(entry for entry in listed if not _is_within(entry, names, registry))
 
 
 def _is_within(entry: str, names: Sequence[str], registry: Registry) -> bool:

@@ -50,10 +50,6 @@ JSON: Final = b"content-type: application/json\r\n"
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 """Complete header lines of a stream."""
 
-_ROLE_LINES: Final = {
-    name: b"x-routecodex-role: %b\r\n" % name.encode()
-    for name in ("main", "subagent", "utility", "compaction")
-}
 _LONGEST_HEADER: Final = 2000
 _PLAIN_IN_NOTICES: Final = "".join(map(chr, range(32, 127))).replace("%", "")
 _Fields = tuple[tuple[bytes, bytes], ...]
@@ -300,8 +296,7 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
     headers: list[tuple[bytes, bytes] | bytes] = [
         kind,
         b"x-request-id: %b\r\n" % request.id.encode(),
-        _routing_lines(record.route, record.target, record.reason),
-        _ROLE_LINES[request.role.name],
+        _routing_lines(record.route, record.target, record.reason, request.role.name),
     ]
     notices = request.notices.lines()
     if notices:
@@ -326,8 +321,9 @@ def routing_headers(record: RequestRecord) -> _Fields:
 
 
 @functools.lru_cache(maxsize=1024)
-def _routing_lines(route: str, target: Target | None, reason: str) -> bytes:
-    return b"".join(b"%b: %b\r\n" % field for field in _routing_headers(route, target, reason))
+def _routing_lines(route: str, target: Target | None, reason: str, role: str) -> bytes:
+    fields = (*_routing_headers(route, target, reason), (b"x-routecodex-role", role.encode()))
+    return b"".join(b"%b: %b\r\n" % field for field in fields)
 
 
 def _routing_headers(route: str, target: Target | None, reason: str) -> _Fields:

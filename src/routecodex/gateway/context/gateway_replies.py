@@ -60,7 +60,7 @@ def ignored_notices(ignored: Sequence[str], malformed: Sequence[MalformedInstruc
 
 def is_gateway_reply(text: str) -> bool:
     """Return whether a text is a reply that the gateway wrote itself."""
-    return text.startswith(_REPLIES)
+    return text.lstrip().startswith(_REPLIES)
 
 
 def confirmation(

@@ -74,6 +74,12 @@ class InstructionApplier:
         if applied is not None:
             return (await self._sessions.renew_force(scope, known) if save else known), applied
         if not commands:
+            if save and scope.lasts and extracted.for_gateway and not known.marks:
+                # A session that had a reply is searched for it when the client has dropped the question.
+                with contextlib.suppress(GatewayError):
+                    known = await self._sessions.change(
+                        scope, lambda state: replace(state, marks=added(state.marks, mark))
+                    )
             return known, str(mark)
         commands = await self._with_files(commands, notices)
         if not scope.lasts and not all(isinstance(one, ForceTarget) for one in commands):

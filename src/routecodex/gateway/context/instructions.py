@@ -15,7 +15,7 @@ from msgspec import Struct
 from routecodex.canon.agent_texts import user_spans
 from routecodex.canon.errors import BadRequest
 from routecodex.gateway.context.gateway_replies import is_gateway_reply
-from routecodex.gateway.context.message_marks import MessageMark, message_mark
+from routecodex.gateway.context.message_marks import MessageMark, equals_before, message_mark
 from routecodex.protocols import user_text
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.user_text import UserMessage
@@ -92,25 +92,26 @@ def extract_instructions(
     authored = _authored(messages, role, rules)
     last = next((message for message in reversed(messages) if message.texts), messages[-1])
     ignored = _reasons(last, authored, role)
-    if role.name in ("subagent", "utility"):
-        return ChatInstructions(stripped=stripped, alone=_is_alone(messages, request), ignored=ignored)
-    if not authored:
-        return ChatInstructions(stripped=stripped, ignored=ignored)
-    *before, newest = authored
-    texts = [_person_text(message) for message in before]
+    # Without its tags such a message would leave nothing to send.
+    alone = role.name != "main" and _is_alone(messages, request)
+    if role.name in ("subagent", "utility") or not authored:
+        return ChatInstructions(stripped=stripped, alone=alone, ignored=ignored)
+    newest = authored[-1]
+    texts = [_person_text(message) for message in authored]
+    counts = equals_before(texts)
     mark = message_mark(
-        _person_text(newest),
-        texts,
+        texts[-1],
+        counts[-1],
         turn=role.turn,
         passed_over=any(message.index > newest.index and message.texts for message in messages),
     )
     earlier = tuple(
-        message_mark(text, texts[:at])
-        for at, (message, text) in enumerate(zip(before, texts, strict=True))
+        message_mark(text, count)
+        for message, text, count in zip(authored[:-1], texts, counts, strict=False)
         if _may_hold_tags(message)
     )
     if role.name != "main":
-        return ChatInstructions(stripped=stripped, mark=mark, earlier=earlier, ignored=ignored)
+        return ChatInstructions(stripped=stripped, mark=mark, earlier=earlier, alone=alone, ignored=ignored)
     found = _parse_message(newest, request, rules)
     for reason in ignored:
         found.ignore(reason)

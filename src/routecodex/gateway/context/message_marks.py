@@ -7,6 +7,7 @@ Positions are not part of it: agents shorten, compact and edit their history.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
@@ -36,20 +37,25 @@ class MessageMark(Struct, frozen=True):
         count, _, turn = rest.partition(":")
         if text != self.text:
             return False
-        if self.passed_over:
-            return True
-        if self.turn and turn:
+        if self.turn and turn and not self.passed_over:
             return turn == self.turn
         # A shortened history has fewer equal messages before this one, never more.
         return count.isdecimal() and self.count <= int(count)
 
 
-def message_mark(
-    text: str, earlier: Iterable[str], *, turn: str = "", passed_over: bool = False
-) -> MessageMark:
-    """Return the mark of a text; `earlier` are the user's texts before it."""
-    count = sum(one == text for one in earlier)
+def message_mark(text: str, count: int = 0, *, turn: str = "", passed_over: bool = False) -> MessageMark:
+    """Return the mark of a text; `count` is the number of equal texts before it."""
     return MessageMark(_digest(text), count, _digest(turn) if turn else "", passed_over)
+
+
+def equals_before(texts: Iterable[str]) -> list[int]:
+    """Return for each text how many equal ones stand before it."""
+    seen: Counter[str] = Counter()
+    counts: list[int] = []
+    for text in texts:
+        counts.append(seen[text])
+        seen[text] += 1
+    return counts
 
 
 def added(marks: tuple[str, ...], mark: MessageMark) -> tuple[str, ...]:

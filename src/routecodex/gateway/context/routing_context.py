@@ -53,6 +53,7 @@ from routecodex.routing.router import Router
 from routecodex.routing.state import (
     NO_SERVER_STATE,
     NOTHING_SET,
+    ForcedTarget,
     ServerState,
     SessionState,
     for_subagents,
@@ -91,6 +92,8 @@ class RoutingContext:
 
 
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
+_SEARCHED_BODY: Final = 32_768
+"""Bytes up to which every body is searched for replies of the gateway; larger ones by their session."""
 _REPLY_MARK: Final = REPLY_PREFIX.encode()
 _NO_CLASS: Final = RouteClass("default", "no rule names another route")
 
@@ -148,9 +151,12 @@ class RoutingContextBuilder:
             )
             if save and role.name == "main":
                 session = await self._end_force(instructions, scope, session)
-        elif session.marks:
-            self._drop_replies(request)
-            turn = self._continued_turn(request, role, session)
+        else:
+            body = request.wire.body
+            if session.marks or len(body) < _SEARCHED_BODY:
+                self._drop_replies(request)
+            if session.force is not None:
+                turn = self._continued_turn(request, role, session.force)
         if role is not MAIN and role.name == "subagent" and session.agents is not None:
             session = for_subagents(session)
         query = self._query(request, controls, scope, no_rules=(session, operator) == _NO_RULES)
@@ -176,17 +182,14 @@ class RoutingContextBuilder:
 
     def _drop_replies(self, request: ClientRequest) -> None:
         """Drop replies of the gateway whose questions the client has dropped, as in a compaction."""
-        if _REPLY_MARK not in request.wire.body:
+        if request.wire.body.find(_REPLY_MARK) < 0:
             return
         request.received = request.received or request.original or request.wire
         request.wire = drop_gateway_replies(request.codec, request.wire)
 
-    def _continued_turn(self, request: ClientRequest, role: RequestRole, session: SessionState) -> str | None:
+    def _continued_turn(self, request: ClientRequest, role: RequestRole, force: ForcedTarget) -> str | None:
         """Return the forced turn if it goes on: the client has replaced all messages of the user."""
-        force = session.force
-        if force is None or has_user_message(request.wire, role=role, rules=self._rules):
-            return None
-        return force.turn
+        return None if has_user_message(request.wire, role=role, rules=self._rules) else force.turn
 
     async def _load_session(self, request: ClientRequest, scope: Scope) -> SessionState:
         if scope.kind == "chain" and request.chain is None:

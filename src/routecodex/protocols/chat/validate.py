@@ -155,7 +155,7 @@ def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
 
 def _opening_starts(message: WireMessage, original: bytes, heads: OpeningHeads) -> tuple[TextStart, ...]:
     content = bytes(message.content)
-    if content[:1] == b'"':
+    if content and content[0] == _STRING:
         if not heads.admit_raw(content):
             return ()
         if not original:

@@ -146,7 +146,7 @@ _BREAK = re.compile(rf"\n[ \t\r]*\n|{_FENCE}", re.MULTILINE)
 _TICKS = re.compile(r"`+")
 
 MARKS = re.compile(
-    rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<quote>^ {{0,3}}>[^\n]*)", re.MULTILINE
+    rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<quote>^[ \t]{{0,3}}>[^\n]*)", re.MULTILINE
 )
 """Starts of tags and of regions in which tags are not parsed."""
 
