@@ -102,7 +102,7 @@ class OpeningHeads:
     white space, an invisible character, or in JSON an escape, may be any of them. `exact` are whole texts.
     """
 
-    __slots__ = ("_longer", "_pairs", "_size")
+    __slots__ = ("_longer", "_pairs", "_rejected", "_size")
 
     def __init__(self, openings: Sequence[str], exact: Sequence[str] = ()) -> None:
         known = [opening.lower().encode() for opening in openings] + [f'{text}"'.encode() for text in exact]
@@ -114,6 +114,8 @@ class OpeningHeads:
         self._size: Final = size
         self._longer: Final = longer
         self._pairs: Final = frozenset([_pair(opening[0], opening[1]) for opening in known])
+        self._rejected = b""
+        """The text rejected last: the requests of an agent have the same system text."""
 
     def admit(self, text: str) -> bool:
         """Return whether the text may begin with an opening."""
@@ -129,8 +131,14 @@ class OpeningHeads:
         pair = _pair(first, text[2])
         if pair not in self._pairs:
             return pair == _CLIENT_HEADER
-        longer = self._longer.get(text[1 : self._size + 1].lower())
-        return longer is not None and text[1 : _COMPARED + 1].lower().startswith(longer)
+        if text == self._rejected:
+            return False
+        start = text[1 : _COMPARED + 1].lower()
+        longer = self._longer.get(start[: self._size])
+        if longer is not None and start.startswith(longer):
+            return True
+        self._rejected = text
+        return False
 
 
 def _pair(first: int, second: int) -> int:

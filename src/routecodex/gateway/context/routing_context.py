@@ -58,6 +58,7 @@ from routecodex.routing.state import (
     SessionState,
     for_subagents,
 )
+from routecodex.wire import scan
 
 
 class RoutingContext:
@@ -182,7 +183,7 @@ class RoutingContextBuilder:
 
     def _drop_replies(self, request: ClientRequest) -> None:
         """Drop replies of the gateway whose questions the client has dropped, as in a compaction."""
-        if request.wire.body.find(_REPLY_MARK) < 0:
+        if not scan.contains(request.wire.body, _REPLY_MARK):
             return
         request.received = request.received or request.original or request.wire
         request.wire = drop_gateway_replies(request.codec, request.wire)
