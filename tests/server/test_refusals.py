@@ -190,6 +190,99 @@ async def test_at_the_limit_requests_are_refused_with_a_row_and_operators_are_an
     assert requests == {("chat", "", "", "503"): 1}
 
 
+async def value_of(gateway: Logged, name: str) -> float:
+    """Return the value of a metric that has no labels but the worker."""
+    answer = await call(gateway.port, "/metrics", method="GET", headers=KEY)
+    families = text_string_to_metric_families(answer.body.decode())
+    return next(each.value for family in families for each in family.samples if each.name == name)
+
+
+async def until_waiting(gateway: Logged, count: int) -> None:
+    async with asyncio.timeout(20):
+        while await value_of(gateway, "routecodex_queue_waiting") != count:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_time_in_the_queue_is_part_of_the_row_of_a_refusal(tmp_path: Path) -> None:
+    async with (
+        Upstream(lambda _: Steps([Hang()])) as up,
+        logging(up, tmp_path, f"{SERVER}queue_wait_ms = 50\n") as gateway,
+    ):
+        path, body = "/v1/chat/completions", asking.body("chat", stream=False)
+        under_way = await begin(gateway.port, path, body, headers=KEY)
+        await up.received()
+        assert (await call(gateway.port, path, body, headers=KEY)).status == 503
+        (row,) = await gateway.rows()
+        await under_way.leave()
+    assert row["status"] == 503
+    assert row["seconds"] >= 0.045
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages/count_tokens", "/v1/models"])
+async def test_the_time_in_the_queue_is_part_of_the_row_of_an_answer(tmp_path: Path, path: str) -> None:
+    method = "GET" if path == "/v1/models" else "POST"
+    async with Upstream() as up, logging(up, tmp_path, f"{SERVER}queue_wait_ms = 60000\n") as gateway:
+        up.queue(Steps([Hang()]), answers.text("chat", "hi", False))
+        body = asking.body("messages" if "messages" in path else "chat", stream=False)
+        first = await begin(gateway.port, "/v1/chat/completions", body, headers=KEY)
+        await up.received()
+        second = await begin(gateway.port, path, body, method=method, headers=KEY)
+        await until_waiting(gateway, 1)
+        await first.leave()
+        assert (await second.rest()).status == 200
+        await second.close()
+        row = (await gateway.rows())[-1]
+        waited = await value_of(gateway, "routecodex_queue_wait_seconds_sum")
+    assert row["status"] == 200
+    assert row["seconds"] >= round(waited, 3) - 0.001 > 0
+
+
+async def test_a_client_that_leaves_the_queue_has_a_row_like_one_in_flight(tmp_path: Path) -> None:
+    async with (
+        Upstream(lambda _: Steps([Hang()])) as up,
+        logging(up, tmp_path, f"{SERVER}queue_wait_ms = 60000\n") as gateway,
+    ):
+        path, body = "/v1/chat/completions", asking.body("chat", stream=False)
+        first = await begin(gateway.port, path, body, headers=KEY)
+        await up.received()
+        second = await begin(gateway.port, path, body, headers=KEY)
+        await until_waiting(gateway, 1)
+        await second.leave()
+        await until_waiting(gateway, 0)
+        rows = await gateway.rows()
+        requests = await gateway.counted("routecodex_requests_total")
+        refusals = await gateway.counted("routecodex_refusals_total")
+        responses = await gateway.counted("routecodex_service_responses_total")
+        await first.leave()
+    assert [(row["status"], row["client"], row["call"]) for row in rows] == [(499, "laptop", f"POST {path}")]
+    assert rows[0]["seconds"] > 0
+    assert requests == {("chat", "", "", "gone"): 1}
+    assert refusals == {}
+    assert {endpoint for endpoint, _ in responses} == {"metrics", "admin"}
+
+
+async def test_a_request_that_waits_when_the_server_stops_is_told_so(tmp_path: Path) -> None:
+    async with Upstream(lambda _: Steps([Hang()])) as up:
+        text = one_target("chat", up, server='id = "main"\nmax_concurrent = 1\n')
+        text = text.replace("drain_seconds = 1", "drain_seconds = 0")
+        service = Service(loads(HEAD + text, environ={}), home=tmp_path)
+        _, port = await service.start()
+        path, body = "/v1/messages", asking.body("messages", stream=False)
+        first = await begin(port, path, body)
+        await up.received()
+        second = await begin(port, path, body)
+        await until_waiting(Logged(port), 1)
+        assert await service.stop() is False
+        answer = await second.rest()
+        await first.close()
+        await second.close()
+    lines = (tmp_path / "sessions" / "main" / "requests.jsonl").read_bytes().splitlines()
+    rows = [msgspec.json.decode(line) for line in lines]
+    assert answer.status == 503
+    assert [(row["status"], row["code"]) for row in rows] == [(503, "shutting_down")] * 2
+    assert all(row["seconds"] > 0 for row in rows)
+
+
 async def test_lists_have_a_row_and_probes_only_count(tmp_path: Path) -> None:
     async with Upstream() as up, logging(up, tmp_path) as gateway:
         for path, headers in (("/v1/models", KEY), ("/v1/models/up.m", KEY), ("/health", {}), ("/", {})):

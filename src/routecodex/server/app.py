@@ -6,6 +6,7 @@ streamGenerateContent).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic, time
 from typing import Any, Final
@@ -26,7 +27,7 @@ from routecodex.config import Config
 from routecodex.gateway import model_list
 from routecodex.gateway.answer.writer import SSE, routing_headers
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id
+from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id, interruption
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.gemini import validate as gemini
@@ -38,6 +39,7 @@ from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
 from routecodex.server.admission import Admission, client_of
 from routecodex.server.error_replies import (
+    GONE,
     SERVICE,
     ErrorReply,
     error_reply,
@@ -99,10 +101,10 @@ class ApiCall:
     """One call that passed the access checks: request, reply, endpoint, client and id.
 
     `owner` is the client that its state belongs to; empty with one client, or none. `recorded`: the gateway
-    records this call, however it ends.
+    records this call, however it ends. `queued_at` is the time at which it began to wait for a place, else 0.
     """
 
-    __slots__ = ("client_name", "endpoint", "id", "owner", "recorded", "reply", "request")
+    __slots__ = ("client_name", "endpoint", "id", "owner", "queued_at", "recorded", "reply", "request")
 
     def __init__(
         self,
@@ -121,6 +123,7 @@ class ApiCall:
         self.client_name: Final = client_name
         self.owner: Final = owner
         self.recorded = False
+        self.queued_at = 0.0
 
 
 _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
@@ -196,6 +199,7 @@ class App:
                 owner=client_name if self._access.isolates else "",
             )
             if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
+                call.queued_at = monotonic()
                 await self._admission.wait(client_of(request, client_name))
             else:
                 self.active += 1
@@ -204,23 +208,39 @@ class App:
             finally:
                 self._leave()
             if not call.recorded:
-                self._record(request, id=request_id, status=reply.status, client_name=client_name)
+                self._record_call(call, status=reply.status)
         except GatewayError as error:
-            recorded = call is not None and call.recorded
             if reply.started:
                 reply.abort()
                 return
             refusal = error_reply(error.detached(), request, request_id)
-            if not recorded:
+            if call is None:
                 self._record(request, id=request_id, status=refusal[0], client_name=client_name, error=error)
-        except ClientDisconnected:
-            raise
+            elif not call.recorded:
+                self._record_call(call, status=refusal[0], error=error)
+        except (ClientDisconnected, asyncio.CancelledError):
+            if call is not None and not call.recorded:
+                refusal = self._cut_off(call)
+            if refusal is None:
+                raise
         except Exception:
-            if call is None or not call.recorded:
+            if call is None:
                 self._record(request, id=request_id, status=500, client_name=client_name)
+            elif not call.recorded:
+                self._record_call(call, status=500)
             raise
         if refusal is not None:
             await reply.send(*refusal)
+
+    def _cut_off(self, call: ApiCall) -> ErrorReply | None:
+        """Record a call that ended without a response; return a refusal for it if the server stops."""
+        stopped = None if call.reply.started else interruption(call.reply)
+        if stopped is None:
+            self._record_call(call, status=GONE)
+            return None
+        refusal = error_reply(stopped, call.request, call.id)
+        self._record_call(call, status=refusal[0], error=stopped)
+        return refusal
 
     def _is_preflight(self, request: HttpRequest, reply: Reply) -> bool:
         """Check Host and Origin; prepare the reply to a page, and return whether it asks for permission."""
@@ -290,6 +310,15 @@ class App:
         record = local_record(request, id=id, status=status, client_name=client_name, error=error)
         self._gateway.services.finish(record)
 
+    def _record_call(self, call: ApiCall, *, status: int, error: GatewayError | None = None) -> None:
+        """Record the end of a call that no provider had a part in, with its time in the queue."""
+        record = local_record(
+            call.request, id=call.id, status=status, client_name=call.client_name, error=error
+        )
+        if call.queued_at:
+            record.arrived = call.queued_at
+        self._gateway.services.finish(record)
+
     def _leave(self) -> None:
         """Pass the place of a request that has ended to one that waits, or free it."""
         admission = self._admission
@@ -319,7 +348,7 @@ class App:
             codec=codec,
             wire=wire_request,
             headers=call.request.headers,
-            arrived=monotonic(),
+            arrived=call.queued_at or monotonic(),
             created=int(time()),
             query=call.request.query,
             client_name=call.client_name,
@@ -439,7 +468,7 @@ def _call_record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
         stream=False,
         client_name=call.client_name,
         route=route,
-        arrived=monotonic(),
+        arrived=call.queued_at or monotonic(),
     )
 
 

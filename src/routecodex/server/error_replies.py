@@ -23,6 +23,9 @@ ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
 SERVICE = frozenset({"root", "health", "metrics", "admin"})
 """Endpoints for operators and probes, of no protocol: answered under any load, logged only when refused."""
 
+GONE = 499
+"""Status in the record of a request whose client disconnected before it got a response."""
+
 _SHARED = SERVICE | {"models", "model"}
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
@@ -88,7 +91,7 @@ def local_record(
         route=GATEWAY_ROUTE,
         arrived=monotonic(),
     )
-    record.status, record.error = status, error
+    record.status, record.error, record.gone = status, error, status == GONE
     record.endpoint = name
     if request is not None:
         record.client_request_id = client_request_id(request.headers)

@@ -117,6 +117,8 @@ class Metrics:
     def _count_local(self, record: RequestRecord) -> bool:
         """Count a response that no provider had a part in; return whether it was a request to a model."""
         endpoint, error = record.endpoint, record.error
+        if record.gone:
+            return bool(record.protocol)
         if record.status < 400:
             self._responses[(endpoint, str(record.status))] += 1
             return False
