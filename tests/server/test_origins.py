@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from routecodex.canon.errors import ClientError
 from routecodex.config import Config, loads
+from routecodex.gateway import model_list
 from routecodex.server.http import HttpRequest
 from routecodex.server.origins import OriginAccess, preflight_headers
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
-from tests.kit.raw_client import call
+from tests.kit.raw_client import Call, begin, call
 from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
@@ -132,6 +135,14 @@ NOT_ALLOWED = [
     ("http://localhost:3000", "https://localhost:3000"),
     ("http://localhost:*", "http://localhost.evil.example:3000"),
     ("http://localhost:*", "https://localhost:3000"),
+    ("http://localhost:*", "http://localhost:x@evil.example"),
+    ("http://localhost:*", "http://localhost:3000@evil.example"),
+    ("http://localhost:*", "http://localhost:"),
+    ("http://localhost:*", "http://localhost:3000x"),
+    ("http://localhost:*", "http://localhost:\xb2"),
+    ("http://localhost:*", "http://evil.example@localhost:3000"),
+    ("http://[::1]:*", "http://[::1]:x@evil.example"),
+    ("http://[::1]:*", "http://[::1]:@[evil.example]"),
     ("app://*", "application://x"),
     ("app://*", "https://app"),
     ("https://chat.example.com", "https://chat.example.com.evil.example"),
@@ -271,6 +282,54 @@ async def test_an_allowed_page_may_read_answers_streams_and_errors(protocol: str
     assert (invalid.status, unknown.status, foreign.status, plain.status) == (400, 404, 403, 200)
     assert (cors(invalid.headers), cors(unknown.headers)) == (CORS, CORS)
     assert (cors(foreign.headers), cors(plain.headers)) == ({}, {})
+
+
+REFUSED = [
+    ("/v1/messages", {"content-type": "text/plain"}, 415),
+    ("/v1/messages", {"content-type": ""}, 415),
+    ("/v1/messages", {"x-api-key": "other"}, 401),
+    ("/v1/messages", {"host": "evil.example"}, 403),
+    ("/nothing", {}, 404),
+    ("/v1/models", {}, 405),
+]
+
+
+@pytest.mark.parametrize(("path", "headers", "status"), REFUSED)
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_allowed_page_may_read_every_refusal(
+    path: str, headers: dict[str, str], status: int, together: bool
+) -> None:
+    """The body in the packet of the head, or after it: the refusal is the same."""
+    server = f'client_keys = [{{ name = "a", key = "k" }}]\nallowed_origins = ["{PAGE}"]'
+    fields = {"host": "localhost", "x-api-key": "k", "origin": PAGE, "content-type": "application/json"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**fields, **headers}.items())
+    head = f"POST {path} HTTP/1.1\r\n{lines}content-length: 2\r\n\r\n".encode()
+    async with Upstream() as up, serving(one_target("chat", up, server=server)) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head + (b"{}" if together else b""))
+        under_way = Call(reader, writer)
+        async with asyncio.timeout(20):
+            answer = await under_way.rest()
+        await under_way.leave()
+    assert (answer.status, cors(answer.headers)) == (status, CORS)
+
+
+async def test_an_allowed_page_may_read_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Browsers reject an answer that names the origin twice (Fetch standard, CORS check)."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(model_list, "list_models", fails)
+    async with (
+        Upstream() as up,
+        serving(one_target("chat", up, server=f'allowed_origins = ["{PAGE}"]')) as gateway,
+    ):
+        under_way = await begin(gateway.port, "/v1/models", method="GET", headers={"origin": PAGE})
+        head = await under_way.reader.readuntil(b"\r\n\r\n")
+        await under_way.leave()
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert head.count(b"access-control-allow-origin: " + PAGE.encode()) == 1
 
 
 async def test_a_preflight_needs_no_key_and_only_an_allowed_page_passes_it() -> None:

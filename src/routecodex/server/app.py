@@ -213,6 +213,7 @@ class App:
             if reply.started:
                 reply.abort()
                 return
+            reply.extra_lines = self._origins.headers_of(request)
             refusal = error_reply(error.detached(), request, request_id)
             if call is None:
                 self._record(request, id=request_id, status=refusal[0], client_name=client_name, error=error)

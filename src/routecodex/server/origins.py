@@ -23,6 +23,9 @@ _LINKABLE: Final = frozenset({"root"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for the gateway's own pages, and for an address that the user typed."""
 
+_AUTHORITY = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?\Z")
+"""Host and port of an origin; whatever else the text holds, such as a user before an `@`, is not a port."""
+
 _JSON: Final = "application/json"
 _JSON_TYPE = re.compile(r"application/(?:[\w!#$&^.+-]+\+)?json\Z")
 
@@ -88,8 +91,10 @@ class OriginAccess:
             return False
         origin = origin.lower()
         scheme, _, authority = origin.partition("://")
-        host = authority if authority.endswith("]") else authority.rpartition(":")[0] or authority
-        return not self._allowed.isdisjoint((origin, f"{scheme}://*", f"{scheme}://{host}:*"))
+        if origin in self._allowed or f"{scheme}://*" in self._allowed:
+            return True
+        found = _AUTHORITY.match(authority)
+        return found is not None and f"{scheme}://{found[1]}:*" in self._allowed
 
 
 def preflight_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

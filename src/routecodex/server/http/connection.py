@@ -348,18 +348,20 @@ class ServerConnection(asyncio.Protocol):
         if reply.started:
             reply.abort()
             return
-        headers, body = self._server.error_reply(Fault(500, "internal error", request))
-        with contextlib.suppress(ClientDisconnected):
-            reply.send_nowait(500, headers, body)
+        self._send_fault(reply, Fault(500, "internal error", request))
 
     def refuse_interrupted(self, request: HttpRequest, reply: Reply) -> None:
         """Send HTTP 503 for a handler that did not end its response when the server stops."""
         if reply.started:
             reply.abort()
             return
-        headers, body = self._server.error_reply(Fault(503, "the server is shutting down", request))
+        self._send_fault(reply, Fault(503, "the server is shutting down", request))
+
+    def _send_fault(self, reply: Reply, fault: Fault) -> None:
+        headers, body = self._server.error_reply(fault)
+        reply.extra_lines = b""  # the headers of a fault are complete
         with contextlib.suppress(ClientDisconnected):
-            reply.send_nowait(503, headers, body)
+            reply.send_nowait(fault.status, headers, body)
 
     def finish_request(self) -> None:
         """Continue after a request: handle the next one, wait for it, or close."""
