@@ -33,6 +33,18 @@ def leaving() -> PeekTool:
     raise SystemExit("goodbye")
 
 
+def interrupting() -> PeekTool:
+    raise KeyboardInterrupt
+
+
+class Unforeseen(BaseException):
+    """An exception outside the tree of Exception, as some libraries define them."""
+
+
+def unforeseen() -> PeekTool:
+    raise Unforeseen("no way")
+
+
 def point(name: str, value: str) -> EntryPoint:
     return EntryPoint(name, value, "routecodex.server_tools")
 
@@ -43,6 +55,8 @@ POINTS = [
     point("nameless", f"{HERE}:Missing"),
     point("broken", f"{HERE}:broken"),
     point("leaving", f"{HERE}:leaving"),
+    point("interrupting", f"{HERE}:interrupting"),
+    point("unforeseen", f"{HERE}:unforeseen"),
     point("wrong", "builtins:dict"),
 ]
 
@@ -56,9 +70,11 @@ def test_a_broken_tool_is_reported_and_left_out(caplog: pytest.LogCaptureFixture
         ("nameless", "failed", f"AttributeError: module {HERE!r} has no attribute 'Missing'"),
         ("broken", "failed", "ValueError: no licence"),
         ("leaving", "failed", "SystemExit: goodbye"),
+        ("interrupting", "failed", "KeyboardInterrupt: "),
+        ("unforeseen", "failed", "Unforeseen: no way"),
         ("wrong", "failed", "TypeError: it is a dict, not a ServerTool"),
     ]
-    assert caplog.text.count("cannot be loaded and is left out") == 5
+    assert caplog.text.count("cannot be loaded and is left out") == 7
 
 
 @pytest.mark.parametrize(

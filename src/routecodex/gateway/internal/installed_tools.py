@@ -51,7 +51,7 @@ def load(
         else:
             try:
                 tools.append(_loaded(point))
-            except (Exception, SystemExit) as exc:
+            except BaseException as exc:  # a broken tool may raise anything, and must not stop the start
                 status, error = "failed", f"{type(exc).__name__}: {exc}"
                 log.error(
                     "server tool %r (%s) cannot be loaded and is left out: %s; fix or uninstall its package, "
