@@ -302,14 +302,14 @@ def test_the_limit_is_passed_on_and_kept(user: Path) -> None:
 def test_sessions_are_read_page_by_page(user: Path) -> None:
     rows = [{**SESSION, "id": str(number)} for number in range(5)]
     with admin_server("alpha", user) as alpha:
-        alpha.answers["GET /admin/sessions"] = (200, {"sessions": rows[:2], "next": "77"})
-        alpha.answers["GET /admin/sessions?limit=1000&cursor=77"] = (
+        alpha.answers["GET /admin/sessions"] = (200, {"sessions": rows[:2], "next": "77.YS1i"})
+        alpha.answers["GET /admin/sessions?limit=1000&cursor=77.YS1i"] = (
             200,
             {"sessions": rows[2:], "next": None},
         )
         shown = daemon("status", "sessions", "--limit", "5000", "--json")
     asked = [path for _, path, _ in alpha.received() if path.startswith("/admin/sessions")]
-    assert asked == ["/admin/sessions?limit=1000", "/admin/sessions?limit=1000&cursor=77"]
+    assert asked == ["/admin/sessions?limit=1000", "/admin/sessions?limit=1000&cursor=77.YS1i"]
     assert [session["id"] for session in servers(shown)[0]["sessions"]] == ["0", "1", "2", "3", "4"]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -532,8 +534,66 @@ async def test_sessions_come_in_pages() -> None:
             await done(running.port, "/admin/routing", {"session": f"s-{number}", "sticky": "up.m"})
         first = await get(running.port, "/admin/sessions?limit=3")
         second = await get(running.port, f"/admin/sessions?limit=3&cursor={first['next']}")
-        bad = await call(running.port, "/admin/sessions?cursor=x", method="GET", headers=BEARER)
     assert [row["id"] for row in first["sessions"]] == ["s-4", "s-3", "s-2"]
     assert [row["id"] for row in second["sessions"]] == ["s-1", "s-0"]
     assert second["next"] is None
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "", "5", ".", "5.*", "5.w", "5._w", "x.YQ", "5.Yę", "9" * 21 + ".YQ", "--5.YQ", "5.YQ==", "05.YQ"],
+)
+async def test_a_cursor_that_no_page_named_is_a_400(cursor: str) -> None:
+    async with gateway() as (_, running):
+        bad = await call(
+            running.port, f"/admin/sessions?cursor={quote(cursor)}", method="GET", headers=BEARER
+        )
     assert (bad.status, bad.json["error"]["param"]) == (400, "cursor")
+
+
+async def test_every_session_is_listed_once_when_files_share_one_time(tmp_path: Path) -> None:
+    async with gateway(server=f'[store]\nurl = "file:{tmp_path}"\n') as (_, running):
+        names = ["s-1", "S-1", "ü/?&", "conversation:c", "x" * 300]
+        for name in names:
+            await done(running.port, "/admin/routing", {"session": name, "sticky": "up.m"})
+        for path in (tmp_path / "sessions").glob("*.json"):
+            os.utime(path, ns=(5000, 5000))
+        shown = [row["id"] for row in (await get(running.port, "/admin/sessions"))["sessions"]]
+        paged, page = [], await get(running.port, "/admin/sessions?limit=2")
+        while page["sessions"]:
+            paged += [row["id"] for row in page["sessions"]]
+            if page["next"] is None:
+                break
+            page = await get(running.port, f"/admin/sessions?limit=2&cursor={page['next']}")
+    assert (len(shown), paged) == (len(names), shown)
+
+
+async def test_the_list_of_sessions_keeps_the_settings_of_a_damaged_file(tmp_path: Path) -> None:
+    async with gateway(server=f'[store]\nurl = "file:{tmp_path}"\n') as (_, running):
+        session = {"x-session-id": "T"}
+        await chat(running.port, '<**stopMessage:"go",2**>', **session)
+        (tmp_path / "sessions" / "session%3a%54.json").write_text('{"broken')
+        (row,) = (await get(running.port, "/admin/sessions"))["sessions"]
+        status = await chat(running.port, "<**status**>", **session)
+    assert (row["id"], row["stop_message"]["text"]) == ("T", "go")
+    assert "nothing is set" not in status.body.decode()
+    assert b'"go"' in (tmp_path / "sessions" / "session%3a%54.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("GET", "sessions?after=5", "after"),
+        ("GET", "sessions?limit=5&%61fter", "after"),
+        ("GET", "routing?sesion=s-1", "sesion"),
+        ("GET", "clock?limit=5", "limit"),
+        ("GET", "requests?session=s-1", "session"),
+        ("GET", "status?x=", "x"),
+        ("POST", "routing?session=s-1", "session"),
+    ],
+)
+async def test_an_unknown_parameter_is_a_400_that_names_it(method: str, path: str, name: str) -> None:
+    async with gateway() as (_, running):
+        bad = await call(running.port, f"/admin/{path}", {"clear": True}, method=method, headers=BEARER)
+    error = bad.json["error"]
+    assert (bad.status, error["param"], name in error["message"]) == (400, name, True)

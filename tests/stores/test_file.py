@@ -25,7 +25,7 @@ import pytest
 from routecodex.stores import file_format
 from routecodex.stores.file import BATCH_SIZE, FileStore, SpaceWriter
 from routecodex.stores.folder import Folder
-from routecodex.stores.store import CallRefused, Conflict, Stored, StoreError
+from routecodex.stores.store import CallRefused, Conflict, Place, Stored, StoreError
 from tests.stores.child import add_one
 
 CHILD = Path(__file__).with_name("child.py")
@@ -184,21 +184,34 @@ async def test_writers_set_a_damaged_file_aside_before_they_write(store: FileSto
     assert [path.read_bytes() for path in asides] == [b"first", b"second", b"third"]
 
 
-async def test_listing_passes_damaged_files_and_files_of_others(store: FileStore, directory: Path) -> None:
+async def test_listing_leaves_damaged_files_in_place_and_passes_files_of_others(
+    store: FileStore, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     await store.put("clock", "whole", b"1")
     damage(directory, b"{", key="broken")
+    nameless = damage(directory, b"{", key="x" * 200)
     (directory / "clock" / "ntp-state.json").write_text('{"offset": 3}')
     (directory / "clock" / "notes.txt").write_text("mine")
     (directory / "clock" / file_format.encode_name("folder")).mkdir()
+    before = sorted((directory / "clock").iterdir())
+    listed = ["broken", "folder", "whole"]
+    assert sorted(await store.keys("clock")) == listed
+    assert sorted(place.key for place in await store.recent("clock", limit=9)) == listed
+    assert sorted((directory / "clock").iterdir()) == before
+    assert [str(nameless) in message for message in caplog.messages] == [True], "once, not with every list"
+    assert [await store.get("clock", key) for key in ("broken", "folder", "x" * 200)] == [None] * 3
     assert await store.keys("clock") == ["whole"]
     assert await store.trim("clock", entries=0, size=0) == 1
-    assert sorted(path.name for path in (directory / "clock").iterdir()) == [
-        ".lock",
-        "broken.json.corrupt-1",
-        "folder.json.corrupt-1",
-        "notes.txt",
-        "ntp-state.json",
-    ]
+    assert sorted(path.name for path in (directory / "clock").iterdir()) == sorted(
+        [
+            ".lock",
+            "broken.json.corrupt-1",
+            "folder.json.corrupt-1",
+            "notes.txt",
+            "ntp-state.json",
+            f"{nameless.name}.corrupt-1",
+        ]
+    )
 
 
 async def test_a_damaged_file_that_cannot_be_set_aside_is_absent_all_the_same(
@@ -239,11 +252,30 @@ async def test_recent_opens_only_the_files_it_returns(store: FileStore, director
     assert not list((directory / "clock").glob("*.corrupt-*"))
 
 
-async def test_recent_keeps_files_of_one_time_together(store: FileStore, directory: Path) -> None:
-    for key in ["a", "b", "c"]:
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+async def test_pages_miss_and_repeat_no_file_of_the_same_time(
+    store: FileStore, directory: Path, limit: int
+) -> None:
+    keys = ["a", "B", "x" * 200, "session:c", "session:C", "-", "é"]
+    for number, key in enumerate(keys):
         await store.put("clock", key, b"1")
-        os.utime(directory / "clock" / f"{key}.json", ns=(5, 5))
-    assert sorted(key for _, key in await store.recent("clock", limit=1)) == ["a", "b", "c"]
+        path = directory / "clock" / file_format.encode_name(key)
+        os.utime(path, ns=(5 + number // 4, 5 + number // 4))
+    found: list[Place] = []
+    while page := await store.recent("clock", limit=limit, before=found[-1] if found else None):
+        assert len(page) <= limit
+        found += page
+    assert sorted(place.key for place in found) == sorted(keys)
+    assert [place.stamp for place in found] == [6, 6, 6, 5, 5, 5, 5]
+
+
+async def test_a_trim_leaves_a_damaged_file_for_those_who_know_its_value(
+    store: FileStore, directory: Path
+) -> None:
+    path = damage(directory, b"{")
+    os.utime(path, ns=(1001, 1001))
+    assert await store.trim("clock", entries=10, size=10_000) == 0
+    assert path.read_bytes() == b"{"
 
 
 async def test_what_is_written_while_a_trim_runs_is_kept(store: FileStore, directory: Path) -> None:

@@ -204,9 +204,9 @@ async def test_recent_keys_come_newest_first_and_in_pages(store: Store, clock: C
         await store.put("clock", key, b"1", ttl=10 if key == "b" else None)
     first = await store.recent("clock", limit=2)
     assert [key for _, key in first] == ["d", "a"]
-    second = await store.recent("clock", limit=2, before=first[-1][0])
+    second = await store.recent("clock", limit=2, before=first[-1])
     assert [key for _, key in second] == ["b", "c"]
-    assert await store.recent("clock", limit=2, before=second[-1][0]) == []
+    assert await store.recent("clock", limit=2, before=second[-1]) == []
     clock.now += 100
     assert [key for _, key in await store.recent("clock", limit=9)] == ["d", "a", "c"]
     assert await store.recent("clock", limit=0) == []

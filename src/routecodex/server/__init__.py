@@ -11,6 +11,7 @@ admission      the queue for requests beyond the limit, with a fair turn for eve
 access         client keys, admin token, Host names
 origins        web pages that may call the gateway, and their CORS headers
 admin          the admin API
+admin_query    its query parameters
 announce       the file by which a running server is found, and its admin token
 reload         reloads a changed configuration while running
 access_log     one log line per request

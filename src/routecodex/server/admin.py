@@ -14,7 +14,8 @@
 | `/admin/explain`      |                                         | the plan of a request, without call |
 
 A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`. With several clients a row has
-the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock.
+the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock; other
+parameters than those of a call are refused.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from routecodex.routing.state import (
 )
 from routecodex.server import paths
 from routecodex.server.access import AdminAccess
+from routecodex.server.admin_query import check_names, cursor_of, cursor_text, limit_of
 from routecodex.server.announce import Announcement
 from routecodex.server.http import HttpRequest
 from routecodex.server.logs import KINDS, session_name
@@ -55,8 +57,6 @@ AdminReply = dict[str, Any]
 T = TypeVar("T")
 
 _MAX_SESSIONS = 200
-_MAX_ROWS = 1000
-_MOST_DIGITS = 20
 _DEFAULT_REQUESTS = 50
 
 
@@ -147,6 +147,7 @@ class AdminApi:
         handler = handlers.get(request.method)
         if handler is None:
             raise MethodNotAllowed(f"{request.path} accepts {', '.join(handlers)}, not {request.method}")
+        check_names(name, request)
         return await handler(request)
 
     def check_access(self, request: HttpRequest) -> None:
@@ -260,16 +261,16 @@ class AdminApi:
 
     async def _sessions(self, request: HttpRequest) -> AdminReply:
         scopes = self._selected(request)
-        limit = _limit(request.query_param("limit"), default=_MAX_SESSIONS)
+        limit = limit_of(request, default=_MAX_SESSIONS)
         if scopes is None:
-            page = await self._gateway().sessions.page(limit, _cursor(request.query_param("cursor")))
+            page = await self._gateway().sessions.page(limit, cursor_of(request))
         else:
             page = SessionPage(await self._session_states(scopes), None)
         rows = [_session_row(scope, state) | {"updated_at": state.updated_at} for scope, state in page.rows]
-        return {"sessions": rows, "next": None if page.cursor is None else str(page.cursor)}
+        return {"sessions": rows, "next": cursor_text(page.cursor)}
 
     async def _requests(self, request: HttpRequest) -> AdminReply:
-        limit = _limit(request.query_param("limit"), default=_DEFAULT_REQUESTS)
+        limit = limit_of(request, default=_DEFAULT_REQUESTS)
         if self._recent_requests is None:
             raise ClientError(
                 "there is no request log; set logging.requests", status=409, code="no_request_log"
@@ -322,20 +323,6 @@ class AdminApi:
 
 def _body(request: HttpRequest, decoder: Decoder[T]) -> T:
     return json.read(request.body or b"{}", decoder)
-
-
-def _limit(text: str | None, *, default: int) -> int:
-    return default if text is None else min(_number("limit", text), _MAX_ROWS)
-
-
-def _cursor(text: str | None) -> int | None:
-    return None if text is None else _number("cursor", text)
-
-
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise BadRequest(f"{name}: {text[:50]!r} is not a number", param=name)
-    return int(text)
 
 
 def _wire_request(explain: Explain) -> WireRequest:

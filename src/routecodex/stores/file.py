@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from routecodex.stores.file_format import KeyOf
 from routecodex.stores.folder import Folder
-from routecodex.stores.store import CallRefused, Change, Stored, check_key, check_space
+from routecodex.stores.store import CallRefused, Change, Place, Stored, check_key, check_space
 
 READ_THREADS = 4
 BATCH_SIZE = 32
@@ -142,12 +142,13 @@ class FileStore:
         return await self._write(writer, partial(writer.folder.update, key, change, ttl=ttl))
 
     async def keys(self, space: str) -> list[str]:
-        """Return every key of the space; opens every file and sets damaged ones aside."""
+        """Return every key of the space; opens every file, and leaves damaged ones where they are."""
         return await self._read(self._writer_of(space).folder.keys)
 
-    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+    async def recent(self, space: str, *, limit: int, before: Place | None = None) -> list[Place]:
         """Return keys with the modification times of their files; opens only files that are returned."""
-        return await self._read(partial(self._writer_of(space).folder.recent, limit=limit, before=before))
+        writer = self._writer_of(space, "" if before is None else before.key)
+        return await self._read(partial(writer.folder.recent, limit=limit, before=before))
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         """Delete expired values, then the oldest; opens only files that may have expired by their stamp.

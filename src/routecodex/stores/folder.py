@@ -38,6 +38,7 @@ from routecodex.stores.store import (
     CallRefused,
     Change,
     DamagedValue,
+    Place,
     Stored,
     StoreError,
     check_value,
@@ -49,6 +50,8 @@ SHORT_KEY = 128
 
 _CACHED_NAMES = 4096
 """Size of the cache of file names; it must exceed the number of active sessions."""
+_MOST_NAMELESS = 1000
+"""Damaged files with hashed names that are logged."""
 _LOCK = ".lock"
 _TEMPORARY = ".tmp"
 
@@ -117,6 +120,7 @@ class Folder:
         self._swept = False
         self._held: SpaceLock | None = None
         self._unsynced = False
+        self._nameless: set[str] = set()
 
     def __str__(self) -> str:
         return self._text
@@ -185,19 +189,20 @@ class Folder:
             temporary.unlink()
 
     def keys(self) -> list[str]:
-        return [envelope.key for file in self._files() if (envelope := self._listed(file.name)) is not None]
+        return [key for file in self._files() if (key := self._listed_key(file.name)) is not None]
 
-    def recent(self, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
-        found: list[tuple[int, str]] = []
+    def recent(self, *, limit: int, before: Place | None = None) -> list[Place]:
+        # Files that were copied may share a time: their names decide.
+        end = None if before is None else (before.stamp, file_format.encode_name(before.key))
+        found: list[Place] = []
         for file in reversed(self._files()):
-            # Files that were copied may share a time: they stay together, or the next call would miss some.
-            if len(found) >= limit and (not found or file.mtime_ns != found[-1][0]):
+            if len(found) >= limit:
                 break
-            if before is not None and file.mtime_ns >= before:
+            if end is not None and (file.mtime_ns, file.name) >= end:
                 continue
-            envelope = self._listed(file.name)
-            if envelope is not None:
-                found.append((file.mtime_ns, envelope.key))
+            key = self._listed_key(file.name)
+            if key is not None:
+                found.append(Place(file.mtime_ns, key))
         return found
 
     def surplus(self, *, entries: int, size: int) -> list[File]:
@@ -233,16 +238,36 @@ class Folder:
         return Stored(bytes(envelope.value), envelope.version, envelope.expires)
 
     def _expired(self, name: str) -> bool:
-        """Return whether the file exists and its value has expired; needs the lock."""
-        envelope = self._read_locked(name)
-        return envelope is not None and self._unexpired(envelope) is None
-
-    def _listed(self, name: str) -> Envelope | None:
+        """Return whether the file exists and its value has expired; that of a damaged file has not."""
         try:
             envelope = self._read(name)
         except Damaged:
-            envelope = self._reread(name)
-        return envelope if self._unexpired(envelope) is not None else None
+            return False
+        return envelope is not None and self._unexpired(envelope) is None
+
+    def _listed_key(self, name: str) -> str | None:
+        """Return the key of a file unless its value has expired; None for a damaged one with a hashed name.
+
+        A damaged file stays where it is: who reads its key next may know the value and write it back.
+        """
+        try:
+            envelope = self._read(name)
+        except Damaged as exc:
+            key = file_format.decode_name(name)
+            if key is None:
+                self._report_nameless(name, reason=str(exc))
+            return key
+        return envelope.key if envelope is not None and self._unexpired(envelope) is not None else None
+
+    def _report_nameless(self, name: str, *, reason: str) -> None:
+        """Log once that a damaged file cannot be listed."""
+        if name not in self._nameless and len(self._nameless) < _MOST_NAMELESS:
+            self._nameless.add(name)
+            logger.warning(
+                "damaged file %s stays until its key, which its name does not tell, is read: %s",
+                self.path / name,
+                reason,
+            )
 
     def _read_locked(self, name: str) -> Envelope | None:
         """Read the file; set it aside if it is damaged. Needs the lock."""

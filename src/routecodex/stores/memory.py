@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
-from routecodex.stores.store import Change, Stored, check_key, check_space, check_value, check_version
+from routecodex.stores.store import Change, Place, Stored, check_key, check_space, check_value, check_version
 
 
 class MemoryStore:
@@ -50,13 +50,13 @@ class MemoryStore:
     async def keys(self, space: str) -> list[str]:
         return [key for key in list(self._space(space)) if self._live(space, key) is not None]
 
-    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
-        found: list[tuple[int, str]] = []
+    async def recent(self, space: str, *, limit: int, before: Place | None = None) -> list[Place]:
+        found: list[Place] = []
         for key, stored in reversed(self._space(space).items()):
             if len(found) >= limit:
                 break
-            if (before is None or stored.version < before) and self._live(space, key) is not None:
-                found.append((stored.version, key))
+            if (before is None or stored.version < before.stamp) and self._live(space, key) is not None:
+                found.append(Place(stored.version, key))
         return found
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from routecodex.stores.store import CallRefused, Change, Store, Stored, StoreError
+from routecodex.stores.store import CallRefused, Change, Place, Store, Stored, StoreError
 
 Availability = Literal["up", "down", "read_only"]
 
@@ -110,7 +110,7 @@ class MonitoredStore:
     async def keys(self, space: str) -> list[str]:
         return await self._timed("keys", self._store.keys(space), space, None)
 
-    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
+    async def recent(self, space: str, *, limit: int, before: Place | None = None) -> list[Place]:
         return await self._timed("keys", self._store.recent(space, limit=limit, before=before), space, None)
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +44,13 @@ class Stored(Struct, frozen=True):
     value: bytes
     version: int
     expires: float | None = None
+
+
+class Place(NamedTuple):
+    """Where a key stands in the order of writing; keys that were written at one time have an order too."""
+
+    stamp: int
+    key: str
 
 
 class Store(Protocol):
@@ -79,13 +86,16 @@ class Store(Protocol):
         ...
 
     async def keys(self, space: str) -> list[str]:
-        """Return every key of the space, the least recently written first."""
+        """Return every key of the space, the least recently written first.
+
+        The key of a damaged value is among them: the caller may know what the value was.
+        """
         ...
 
-    async def recent(self, space: str, *, limit: int, before: int | None = None) -> list[tuple[int, str]]:
-        """Return keys of the space, the most recently written first, each with its place in that order.
+    async def recent(self, space: str, *, limit: int, before: Place | None = None) -> list[Place]:
+        """Return the places of up to `limit` keys of the space, the most recently written first.
 
-        `before` is the place of the last key of an earlier call, to continue behind it.
+        `before` is the last place of an earlier call, to continue behind it. Damaged values are as in `keys`.
         """
         ...
 

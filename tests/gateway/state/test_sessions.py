@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
@@ -428,6 +429,60 @@ async def test_a_corrupt_file_is_set_aside_and_the_session_starts_empty(
         assert (await sessions.change(ONE, setting(allow=("glm",)))).sticky is None
     assert path.with_name(path.name + ".corrupt-1").read_bytes() == content
     assert "set aside" in caplog.text
+
+
+@pytest.mark.parametrize("id", ["one", "T", "Ü" * 80], ids=["plain", "escaped", "hashed"])
+@pytest.mark.parametrize("content", [b'{"broken', b"", b"[]"])
+async def test_listing_keeps_what_the_process_knows_of_a_damaged_file(
+    files: FileStore, directory: Path, id: str, content: bytes
+) -> None:
+    scope, sessions = Scope("session", id), Sessions(files)
+    state = await sessions.change(scope, setting(sticky="a.b"))
+    (path,) = (directory / SPACE).glob("*.json")
+    path.write_bytes(content)
+    stranger = directory / SPACE / "session%3astranger.json"
+    stranger.write_bytes(content)
+    listed = (await sessions.page(10)).rows
+    assert await sessions.load(scope) == state
+    assert listed == ([] if path.name.startswith("~") else [(scope, state)])
+    assert (await sessions.page(10)).rows == [(scope, state)]
+    assert await Sessions(files).load(scope) == state, "it was written back"
+    assert [file.with_name(f"{file.name}.corrupt-1").read_bytes() for file in (path, stranger)] == [
+        content,
+        content,
+    ]
+    assert not stranger.exists()
+
+
+async def test_a_damaged_file_that_cannot_be_replaced_hides_no_other_session(directory: Path) -> None:
+    files = FileStore(directory, lock_wait=0.01)
+    sessions, two = Sessions(files), Scope("session", "two")
+    rows = {scope: await sessions.change(scope, setting(sticky="a.b")) for scope in (ONE, two)}
+    for id in ("one", "stranger"):
+        (directory / SPACE / f"session%3a{id}.json").write_bytes(b"{")
+    (directory / SPACE / ".lock").unlink()
+    (directory / SPACE / ".lock").mkdir()
+    assert dict((await sessions.page(10)).rows) == rows
+    assert (directory / SPACE / "session%3aone.json").read_bytes() == b"{"
+    await files.close()
+
+
+async def test_pages_have_every_session_once_when_files_share_their_times(
+    files: FileStore, directory: Path
+) -> None:
+    sessions = Sessions(files)
+    ids = {f"s-{number}" for number in range(301)}
+    for number, id in enumerate(sorted(ids)):
+        await sessions.change(Scope("session", id), setting(sticky="a.b"))
+        os.utime(directory / SPACE / f"session%3a{id}.json", ns=(number // 150, number // 150))
+    found: list[str] = []
+    page = await sessions.page(100)
+    while True:
+        found += [scope.id for scope, _ in page.rows]
+        if page.cursor is None:
+            break
+        page = await sessions.page(100, page.cursor)
+    assert (len(found), set(found)) == (301, ids)
 
 
 async def test_a_file_edited_by_hand_is_read_again(files: FileStore, directory: Path) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from routecodex.server_tools.clock import edits
+from routecodex.server_tools.clock.due_timer import ExpirySweep, SweepReport
 from routecodex.server_tools.clock.task import encode, no_tasks
-from routecodex.server_tools.clock.task_store import SPACE, TaskStore
+from routecodex.server_tools.clock.task_store import SPACE, TaskOverview, TaskStore
 from routecodex.stores import file_format
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
 from tests.server_tools.clock.world import (
     HOUR,
+    RULES,
     START,
     Failing,
     Moving,
@@ -148,13 +150,14 @@ async def test_a_damaged_file_is_set_aside_byte_for_byte_and_named(
     assert [one.task_id for one in (await shelf.load("s1")).tasks] == ["t1"]
 
 
-async def test_listing_sets_damaged_files_aside_and_leaves_the_state_of_network_time(
+async def test_a_sweep_sets_damaged_files_aside_and_leaves_the_state_of_network_time(
     store: FileStore, tmp_path: Path, now: Moving
 ) -> None:
     shelf = TaskStore(store, now_ms=now)
     await put(shelf, LATER, now=now)
     for name, content in [("broken.json", "{"), ("other.json", "[]"), ("ntp-state.json", "{")]:
         (tmp_path / "clock" / name).write_text(content)
+    assert await ExpirySweep(shelf, rules=RULES, now_ms=now).sweep() == SweepReport(sessions=1, tasks=1)
     assert await shelf.sessions() == ["s1"]
     assert sorted(path.name for path in (tmp_path / "clock").iterdir()) == [
         ".lock",
@@ -163,6 +166,25 @@ async def test_listing_sets_damaged_files_aside_and_leaves_the_state_of_network_
         "other.json.corrupt-1",
         "s1.json",
     ]
+
+
+@pytest.mark.parametrize("how", ["list", "sweep", "cancel"])
+async def test_listing_keeps_the_tasks_of_a_damaged_file_that_the_process_knows(
+    store: FileStore, tmp_path: Path, now: Moving, how: str
+) -> None:
+    shelf = TaskStore(store, now_ms=now)
+    await put(shelf, LATER, now=now)
+    (tmp_path / "clock" / "s1.json").write_text('{"broken')
+    overview = TaskOverview(shelf, rules=RULES, now_ms=now)
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "list": lambda: overview.sessions(10),
+        "sweep": ExpirySweep(shelf, rules=RULES, now_ms=now).sweep,
+        "cancel": lambda: overview.cancel("of-nobody"),
+    }
+    await calls[how]()
+    other = TaskStore(store, now_ms=now)
+    assert [task.task_id for task in (await other.load("s1")).tasks] == ["t1"]
+    assert (tmp_path / "clock" / "s1.json.corrupt-1").read_text() == '{"broken'
 
 
 @pytest.mark.parametrize("how", ["load", "edit"])

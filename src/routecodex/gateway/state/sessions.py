@@ -29,7 +29,7 @@ from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.background_trim import BackgroundTrim
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.owned_keys import split_key
-from routecodex.stores.store import Store, StoreError
+from routecodex.stores.store import DamagedValue, Place, Store, StoreError
 
 SPACE = "sessions"
 TTL = 90 * 24 * 3600.0
@@ -111,7 +111,7 @@ class SessionPage(NamedTuple):
     """Sessions with their state, and the cursor of the next page; None after the last one."""
 
     rows: Listing
-    cursor: int | None
+    cursor: Place | None
 
 
 class Sessions:
@@ -182,7 +182,7 @@ class Sessions:
         """
         return self._without_past_force(await self.load(scope))
 
-    async def page(self, limit: int, cursor: int | None = None) -> SessionPage:
+    async def page(self, limit: int, cursor: Place | None = None) -> SessionPage:
         """List sessions that have something set, the one written last first, from the cursor on.
 
         A page may have fewer rows than `limit`, so that no call reads very many sessions.
@@ -195,15 +195,15 @@ class Sessions:
                 "stored sessions cannot be reached now; try again later", code="store_unavailable"
             ) from exc
 
-    async def _page(self, limit: int, cursor: int | None) -> SessionPage:
+    async def _page(self, limit: int, cursor: Place | None) -> SessionPage:
         found: Listing = []
         size = max(limit, _SMALLEST_READ)
         for _ in range(-(-_MOST_READ // size)):
             rows = await self._store.recent(SPACE, limit=size, before=cursor)
-            for place, key in rows:
+            for place in rows:
                 if len(found) >= limit:
                     return SessionPage(found, cursor)
-                found += await self._listed(key)
+                found += await self._listed(place.key)
                 cursor = place
             if len(rows) < size:
                 return SessionPage(found, None)
@@ -218,8 +218,22 @@ class Sessions:
         scope = _scope_of(key)
         if scope is None:
             return []
-        state = self._without_past_force(await self._cell.read(key))
+        try:
+            state = await self._cell.read(key)
+        except StoreError:
+            if not await self._is_damaged(key):
+                raise
+            # A file that can be neither written back nor set aside does not hide the other sessions.
+            state = await self._cell.load(key)
+        state = self._without_past_force(state)
         return [(scope, state)] if _has_settings(state) else []
+
+    async def _is_damaged(self, key: str) -> bool:
+        try:
+            await self._store.get_intact(SPACE, key)
+        except DamagedValue:
+            return True
+        return False
 
     def _without_past_force(self, state: SessionState) -> SessionState:
         if state.force is None or self._clock() - state.updated_at < FORCE_SHOWN:

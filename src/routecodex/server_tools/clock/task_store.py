@@ -125,7 +125,7 @@ class TaskStore:
         return result
 
     async def sessions(self) -> list[str]:
-        """List the sessions that have tasks; a file store sets damaged files aside on the way."""
+        """List the sessions that have tasks, those with a damaged file too."""
         return await self._store.keys(SPACE)
 
     def _changed(self, session: str, count: int) -> None:

@@ -1,0 +1,75 @@
+"""The query parameters of the admin API."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from urllib.parse import parse_qsl
+
+from routecodex.canon.errors import BadRequest
+from routecodex.server.http import HttpRequest
+from routecodex.stores.store import Place
+
+_MAX_ROWS = 1000
+_MOST_DIGITS = 20
+
+_SELECTION = ("session", "client")
+_PARAMETERS = {
+    "routing": _SELECTION,
+    "sessions": (*_SELECTION, "limit", "cursor"),
+    "requests": ("limit",),
+    "clock": _SELECTION,
+}
+"""The parameters of the GET calls; all other calls have none."""
+
+
+def check_names(name: str, request: HttpRequest) -> None:
+    """Reject a parameter that `/admin/<name>` does not have: a typing error must not select everything."""
+    known = _PARAMETERS.get(name, ()) if request.method == "GET" else ()
+    for parameter, _ in parse_qsl(request.query, keep_blank_values=True):
+        if parameter not in known:
+            shown = parameter[:80]
+            raise BadRequest(
+                f"{shown!r} is not a query parameter of {request.method} /admin/{name}; "
+                f"it has {', '.join(known) or 'none'}",
+                param=shown,
+            )
+
+
+def limit_of(request: HttpRequest, *, default: int) -> int:
+    """Return the number of rows that a call asks for."""
+    text = request.query_param("limit")
+    if text is None:
+        return default
+    if not _is_number(text):
+        raise BadRequest(f"limit: {text[:50]!r} is not a number", param="limit")
+    return min(int(text), _MAX_ROWS)
+
+
+def cursor_of(request: HttpRequest) -> Place | None:
+    """Return the place behind which a page begins; None for the first page."""
+    text = request.query_param("cursor")
+    if text is None:
+        return None
+    stamp, _, key = text.partition(".")
+    try:
+        place = Place(int(stamp) if _is_number(stamp.removeprefix("-")) else 0, _decode_key(key))
+    except ValueError:
+        place = None
+    if place is None or cursor_text(place) != text:
+        raise BadRequest(f"cursor: {text[:50]!r} is not the `next` of an earlier page", param="cursor")
+    return place
+
+
+def cursor_text(place: Place | None) -> str | None:
+    """Return the cursor of a place, which needs no encoding in a URL."""
+    if place is None:
+        return None
+    return f"{place.stamp}.{urlsafe_b64encode(place.key.encode()).rstrip(b'=').decode()}"
+
+
+def _decode_key(text: str) -> str:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
