@@ -198,8 +198,9 @@ class Reply:
         else:
             connection = _KEEP_ALIVE if self._http_1_0 else b""
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-        lines = (line, fields, self.extra_lines, transport.date_line(), framing, connection)
-        return b"%b%b%b%b%b%b\r\n" % lines
+        date, more = transport.date_line(), self.extra_lines
+        # The values stand in the expression itself: only then is it compiled to one concatenation.
+        return b"%b%b%b%b%b%b\r\n" % (line, fields, more, date, framing, connection)
 
     def _check_open(self, transport: ReplyTransport) -> None:
         if transport.gone:
