@@ -89,9 +89,11 @@ async def begin(
     *,
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
+    address: str | None = None,
 ) -> Call:
-    """Send a request without waiting for the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    """Send a request without waiting for the answer; `address` is the loopback address it comes from."""
+    local = None if address is None else (address, 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
     payload = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
     fields = {"host": f"127.0.0.1:{port}", "content-type": "application/json", **(headers or {})}
     fields["content-length"] = str(len(payload))

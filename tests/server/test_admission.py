@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import string
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import Overloaded
 from routecodex.config.model import ServerConfig
-from routecodex.server.admission import Admission, client_of
+from routecodex.server.admission import Admission, turn_of
 from routecodex.server.http import HttpRequest
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
@@ -39,13 +40,13 @@ class Queue:
         self.left += 1
 
     async def add(self, *names: str) -> None:
-        """Let requests wait; the first letter of a name is its client."""
+        """Let requests wait; the first letter of a name is its client, further ones are its session."""
         for name in names:
             self.tasks[name] = asyncio.ensure_future(self._wait(name))
             await asyncio.sleep(0)
 
     async def _wait(self, name: str) -> None:
-        await self.admission.wait(name[0])
+        await self.admission.wait(name[0], name[1:].rstrip("0123456789"))
         self.admitted.append(name)
 
     async def pass_on(self) -> bool:
@@ -103,6 +104,52 @@ async def test_a_full_queue_refuses_the_client_that_has_the_most() -> None:
     assert queue.metrics()["routecodex_queue_refused_totalfull"] == 5
 
 
+async def test_turns_go_round_the_clients_first_and_then_round_the_sessions_of_each() -> None:
+    queue = Queue(max_queued=10)
+    await queue.add("ax1", "ax2", "ay1", "az1", "b1", "b2", "ay2")
+    while await queue.pass_on():
+        pass
+    assert queue.admitted == ["ax1", "b1", "ay1", "b2", "az1", "ax2", "ay2"]
+    assert queue.admission.waiting == 0
+
+
+async def test_a_client_with_many_sessions_has_one_turn_like_any_other() -> None:
+    queue = Queue(max_queued=100)
+    sessions = [f"a{letter}{letter}1" for letter in string.ascii_lowercase]
+    await queue.add(*sessions, "b1", "b2")
+    for _ in range(4):
+        await queue.pass_on()
+    assert queue.admitted == ["aaa1", "b1", "abb1", "b2"]
+    for task in queue.tasks.values():
+        task.cancel()
+
+
+FULL = [
+    # A client with many sessions makes room for one that has fewer requests.
+    (("ap1", "aq1", "ar1", "as1", "b1"), ["as1"], ["ap1", "b1", "aq1", "ar1"]),
+    # Its longest session does, by its newest request.
+    (("ap1", "aq1", "aq2", "ar1", "b1"), ["aq2"], ["ap1", "b1", "aq1", "ar1"]),
+    # Within a client, the session with the most makes room for one that has fewer.
+    (("ap1", "ap2", "ap3", "b1", "aq1"), ["ap3"], ["ap1", "b1", "aq1", "ap2"]),
+    # A further session gives a client no more room than others have.
+    (("ap1", "aq1", "b1", "b2", "ar1"), ["ar1"], ["ap1", "b1", "aq1", "b2"]),
+    (("ap1", "aq1", "ar1", "as1", "at1"), ["at1"], ["ap1", "aq1", "ar1", "as1"]),
+]
+
+
+@pytest.mark.parametrize(("names", "refused", "admitted"), FULL)
+async def test_a_full_queue_refuses_by_client_first_and_then_by_session(
+    names: tuple[str, ...], refused: list[str], admitted: list[str]
+) -> None:
+    queue = Queue()
+    await queue.add(*names)
+    while await queue.pass_on():
+        pass
+    assert [name for name in names if name not in queue.admitted] == refused
+    assert queue.admitted == admitted
+    assert all("4 more wait" in queue.refusal(name) for name in refused)
+
+
 async def test_time_over_is_a_refusal_that_says_so() -> None:
     queue = Queue(queue_wait_ms=1)
     await queue.add("a1")
@@ -141,29 +188,30 @@ async def test_a_client_that_leaves_as_its_turn_comes_gives_the_place_back() -> 
 @pytest.mark.parametrize(
     ("name", "headers", "expected"),
     [
-        ("laptop", {"x-session-id": "s"}, "laptop"),
-        ("", {"x-session-id": "s"}, "10.0.0.1 s"),
-        ("", {}, "10.0.0.1 "),
-        ("", {"x-session-id": "s" * 999}, "10.0.0.1 " + "s" * 200),
+        ("laptop", {"x-session-id": "s"}, ("laptop", "")),
+        ("", {"x-session-id": "s"}, ("10.0.0.1", "s")),
+        ("", {}, ("10.0.0.1", "")),
+        ("", {"x-session-id": "s" * 999}, ("10.0.0.1", "s" * 200)),
     ],
 )
 def test_a_turn_belongs_to_a_key_or_to_an_address_and_session(
-    name: str, headers: dict[str, str], expected: str
+    name: str, headers: dict[str, str], expected: tuple[str, str]
 ) -> None:
     request = HttpRequest("POST", b"/v1/messages", headers=headers, client=("10.0.0.1", 5))
-    assert client_of(request, name) == expected
+    assert turn_of(request, name) == expected
 
 
 KEYS = 'client_keys = [{ name = "greedy", key = "g" }, { name = "light", key = "l" }]'
 
 
-async def ask(port: int, key: str, text: str, *, protocol: str = "chat") -> Call:
-    return await begin(
-        port,
-        asking.path(protocol, stream=True),
-        asking.body(protocol, text, stream=True),
-        headers={"authorization": f"Bearer {key}"},
-    )
+async def ask(
+    port: int, key: str, text: str, *, protocol: str = "chat", session: str = "", address: str | None = None
+) -> Call:
+    headers = {"authorization": f"Bearer {key}"}
+    if session:
+        headers["x-session-id"] = session
+    path, body = asking.path(protocol, stream=True), asking.body(protocol, text, stream=True)
+    return await begin(port, path, body, headers=headers, address=address)
 
 
 async def waiting(port: int) -> int:
@@ -205,6 +253,27 @@ async def test_a_light_client_is_answered_beside_a_greedy_one() -> None:
     assert sorted(statuses[1:]) == [200] * 41 + [503] * 19
     texts = ["light" if b'"light"' in request.body else "greedy" for request in up.requests]
     assert texts.index("light") < 5
+
+
+async def test_new_session_ids_win_no_turns_over_another_address() -> None:
+    release = asyncio.Event()
+    answer = answers.text("chat", "hello", True)
+    assert isinstance(answer, Sse)
+    async with Upstream(lambda _: Sse(answer.frames, pace={1: release})) as up:
+        limits = "max_concurrent = 1\nmax_queued = 20\nqueue_wait_ms = 60000"
+        async with serving(one_target("chat", up, server=limits)) as gateway:
+            port = gateway.port
+            greedy = [await ask(port, "", "greedy", session=f"s{number}") for number in range(41)]
+            await until_waiting(port, 20)
+            light = await ask(port, "", "light", address="127.0.0.2")
+            await up.received(1)
+            release.set()
+            found = await asyncio.gather(*map(finish, [light, *greedy]))
+    statuses = [one.status for one in found]
+    assert statuses[0] == 200
+    assert sorted(statuses[1:]) == [200] * 20 + [503] * 21
+    texts = ["light" if b'"light"' in request.body else "greedy" for request in up.requests]
+    assert texts.index("light") < 4
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

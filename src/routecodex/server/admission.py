@@ -1,9 +1,10 @@
 """A short queue for requests beyond `max_concurrent`, with a fair turn for every client.
 
-A finished request passes its place to the next client in turn: clients take turns, and the requests of one
-client keep their order. So a client with one request waits for one turn, however many another one has sent.
-When the queue is full, the newest request of the client with the most waiting ones makes room for a client
-that has fewer. Below the limit nothing here is called.
+A finished request passes its place to the next client in turn: clients take turns, then the sessions of each,
+and the requests of one session keep their order. So a client with one request waits for one turn, however
+many another one has sent, and in however many sessions. When the queue is full, the client with the most
+waiting requests makes room for one that has fewer, by the newest request of its longest session; and so does
+the longest session for a shorter one of the same client. Below the limit nothing here is called.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ _REASONS = ("full", "timeout")
 _LONGEST_NAME = 200
 
 
-def client_of(request: HttpRequest, client_name: str) -> str:
-    """Return whose turn a request takes: that of its key, or else of its address and session header."""
+_Place = asyncio.Future[None]
+_Sessions = dict[str, deque[_Place]]
+
+
+def turn_of(request: HttpRequest, client_name: str) -> tuple[str, str]:
+    """Return whose turn a request takes, client and session: its key, or its address and session header."""
     if client_name:
-        return client_name
+        return client_name, ""
     address = request.client[0] if request.client is not None else ""
     session = next((request.headers[name] for name in SESSION_HEADERS if name in request.headers), "")
-    return f"{address} {session[:_LONGEST_NAME]}"
+    return address, session[:_LONGEST_NAME]
 
 
 class Admission:
-    """The requests that wait for a place, by client.
+    """The requests that wait for a place, by client and session.
 
     `leave` gives a place back that was passed to a request whose client disconnected in the same moment.
     """
@@ -47,8 +52,8 @@ class Admission:
         self._leave = leave
         self._worker = worker
         self._now = now
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        """Waiting requests; the client whose turn is next comes first."""
+        self._clients: dict[str, _Sessions] = {}
+        """Waiting requests; the client whose turn is next comes first, and so does its session."""
         self.waiting = 0
         self._places = self._most = 0
         self._seconds = 0.0
@@ -62,21 +67,21 @@ class Admission:
         self._most = config.max_queued
         self._seconds = config.queue_wait_ms / 1000
 
-    async def wait(self, client: str) -> None:
+    async def wait(self, client: str, session: str) -> None:
         """Wait for a place that a finished request passes on; raise Overloaded if there is none in time."""
-        if self.waiting >= self._most and not self._displace(client):
+        if self.waiting >= self._most and not self._displace(client, session):
             raise self._refusal("full")
         loop = asyncio.get_running_loop()
-        place: asyncio.Future[None] = loop.create_future()
-        self._queues.setdefault(client, deque()).append(place)
+        place: _Place = loop.create_future()
+        self._clients.setdefault(client, {}).setdefault(session, deque()).append(place)
         self.waiting += 1
-        timer = loop.call_later(self._seconds, self._expire, client, place)
+        timer = loop.call_later(self._seconds, self._expire, client, session, place)
         began = self._now()
         try:
             await place
         except asyncio.CancelledError:
             if place.cancelled():
-                self._remove(client, place)
+                self._remove(client, session, place)
             elif place.exception() is None:
                 self._leave()
             raise
@@ -86,42 +91,64 @@ class Admission:
 
     def pass_on(self) -> bool:
         """Pass a place to the next client in turn; return False if none waits."""
-        while self._queues:
-            client, queue = next(iter(self._queues.items()))
-            place = queue.popleft()
-            self.waiting -= 1
-            del self._queues[client]
-            if queue:
-                self._queues[client] = queue  # its next turn comes after those of all others
+        while self._clients:
+            place = self._take_next()
             if not place.done():
                 place.set_result(None)
                 return True
         return False
 
-    def _expire(self, client: str, place: asyncio.Future[None]) -> None:
+    def _take_next(self) -> _Place:
+        """Take the request whose turn it is; its client and session have their next turn after all others."""
+        client = next(iter(self._clients))
+        sessions = self._clients.pop(client)
+        session = next(iter(sessions))
+        queue = sessions.pop(session)
+        place = queue.popleft()
+        self.waiting -= 1
+        if queue:
+            sessions[session] = queue
+        if sessions:
+            self._clients[client] = sessions
+        return place
+
+    def _expire(self, client: str, session: str, place: _Place) -> None:
         if not place.done():
-            self._remove(client, place)
+            self._remove(client, session, place)
             place.set_exception(self._refusal("timeout"))
 
-    def _displace(self, client: str) -> bool:
-        """Refuse the newest request of the client with the most, if `client` has fewer; return whether."""
-        longest, queue = max(self._queues.items(), key=lambda row: len(row[1]), default=("", deque()))
-        if len(queue) <= len(self._queues.get(client, ())) + 1:
+    def _displace(self, client: str, session: str) -> bool:
+        """Make room for a request of a client that has fewer than another; return whether there is room.
+
+        The client with the most loses the newest request of its longest session. Among equal clients, the
+        longest session of the same client makes room for a shorter one.
+        """
+        own = self._clients.get(client, {})
+        most = max(self._clients, key=lambda name: _count(self._clients[name]), default=client)
+        sessions = self._clients.get(most, own)
+        if _count(sessions) <= _count(own) + 1:
+            most, sessions = client, own
+        # Of equal sessions, the one whose turn is last.
+        longest = max(reversed(sessions), key=lambda name: len(sessions[name]), default=session)
+        if most == client and len(own.get(longest, ())) <= len(own.get(session, ())) + 1:
             return False
-        place = queue[-1]
-        self._remove(longest, place)
+        place = sessions[longest][-1]
+        self._remove(most, longest, place)
         if not place.done():
             place.set_exception(self._refusal("full"))
         return True
 
-    def _remove(self, client: str, place: asyncio.Future[None]) -> None:
-        queue = self._queues.get(client)
+    def _remove(self, client: str, session: str, place: _Place) -> None:
+        sessions = self._clients.get(client, {})
+        queue = sessions.get(session)
         if queue is None or place not in queue:
             return
         queue.remove(place)
         self.waiting -= 1
         if not queue:
-            del self._queues[client]
+            del sessions[session]
+        if not sessions:
+            del self._clients[client]
 
     def _refusal(self, reason: str) -> Overloaded:
         self._refused[reason] += 1
@@ -160,3 +187,7 @@ class Admission:
             running += count
             rows.append((bound, float(running)))
         return rows
+
+
+def _count(sessions: _Sessions) -> int:
+    return sum(map(len, sessions.values()))

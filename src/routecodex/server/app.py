@@ -37,7 +37,7 @@ from routecodex.protocols.responses import history
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
-from routecodex.server.admission import Admission, client_of
+from routecodex.server.admission import Admission, turn_of
 from routecodex.server.error_replies import (
     GONE,
     SERVICE,
@@ -200,7 +200,7 @@ class App:
             )
             if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
                 call.queued_at = monotonic()
-                await self._admission.wait(client_of(request, client_name))
+                await self._admission.wait(*turn_of(request, client_name))
             else:
                 self.active += 1
             try:
