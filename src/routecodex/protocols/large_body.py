@@ -74,6 +74,8 @@ _MODEL_KEY: Final = b'"model"'
 
 _ESCAPED: Final = b"\\u006"
 """The beginning of every escaped letter of `model`: JSON allows escapes in keys."""
+_COLON: Final = 0x3A
+_SPACE: Final = 0x20
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
@@ -91,17 +93,32 @@ def replace_model(body: bytes, model: str, *, named: str | None = None, outline:
     if outline:
         keys, alone = outline, scan.find(outline, _MODEL_KEY, 0)
     if at >= 0 and scan.find(keys, _MODEL_KEY, alone + 7) < 0 and not scan.contains(keys, _ESCAPED):
+        start = _value_start(body, at + 7)
+        old = b"" if named is None else json.encode(named)
+        # A name is usually written as this encoder writes it; the pattern reads every other way.
+        if old and body[at + 7] == _COLON and body.startswith(old, start):
+            return _replaced(body, start, start + len(old), value)
         match = _VALUE.match(body, at + 7)
         if match is not None and match[1] == value:
             return body
         if match is not None:
             start, end = match.span(1)
-            if len(body) < _COPIED:
-                return body[:start] + value + body[end:]
-            whole = memoryview(body)
-            return b"".join((whole[:start], value, whole[end:]))
+            return _replaced(body, start, end, value)
     fields = json.read_fields(body)
     if bytes(fields.get("model", b"")) == value:
         return body
     fields["model"] = Raw(value)
     return json.encode(fields)
+
+
+def _value_start(body: bytes, after: int) -> int:
+    """Return where the value behind a key starts, if at most one space is before it."""
+    start = after + 1
+    return start + 1 if start < len(body) and body[start] == _SPACE else start
+
+
+def _replaced(body: bytes, start: int, end: int, value: bytes) -> bytes:
+    if len(body) < _COPIED:
+        return body[:start] + value + body[end:]
+    whole = memoryview(body)
+    return b"".join((whole[:start], value, whole[end:]))
