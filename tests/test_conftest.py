@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+STANDARD = (1 << 31) - 1
+"""The signals 1 to 31; those above are of the C library, and some parents ignore one of them."""
 IGNORED = re.compile(r"^SigIgn:\s*([0-9a-f]+)$", re.MULTILINE)
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +21,7 @@ def test_a_child_ignores_no_signal() -> None:
     status = subprocess.check_output(["cat", "/proc/self/status"], text=True)
     found = IGNORED.search(status)
     assert found is not None
-    assert int(found[1], 16) == 0
+    assert int(found[1], 16) & STANDARD == 0
 
 
 def test_children_of_tests_in_the_background_ignore_no_signal() -> None:
