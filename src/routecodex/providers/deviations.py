@@ -1,4 +1,4 @@
-"""How well-known providers deviate from the protocol as OpenAI, Anthropic or Google publish it.
+"""Deviations of well-known providers from the protocols as OpenAI, Anthropic and Google publish them.
 
 The comment above a row names the document, where one is known, or the behaviour of that provider; rows
 without one follow the words and sources in presets.json.

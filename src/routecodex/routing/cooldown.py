@@ -59,7 +59,7 @@ AttemptOutcome = Literal[
     "local_fault",
     "failed",
 ]
-"""How an attempt at a target ended: a short list, for metrics."""
+"""Outcome of an attempt at a target: a short list, for metrics."""
 
 SKEW = 60.0
 """Largest difference between the clocks of two machines, in seconds."""
