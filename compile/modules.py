@@ -62,6 +62,7 @@ MODULES = (
     "providers.http.connection",
     "providers.http.response",
     "providers.upstream",
+    "routing.request_role",
     "routing.route_plan",
     "routing.router",
     "routing.tokens",

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from routecodex.routing.roles import MAIN, ROLE_OPENINGS, RequestRole, RoleTable, role_by_headers
+from routecodex.routing.request_role import MAIN, RequestRole
+from routecodex.routing.roles import ROLE_OPENINGS, RoleTable, role_by_headers
 
 CODEX = "x-codex-turn-metadata"
 

@@ -17,7 +17,7 @@ from routecodex.canon.events import Usage
 from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.gateway.request import RequestRecord, fresh_id
 from routecodex.routing.registry import Target
-from routecodex.routing.roles import RequestRole
+from routecodex.routing.request_role import RequestRole
 from routecodex.server.access_log import AccessLog, LineEncoder
 from routecodex.server.logs import human_line, json_line
 from tests.server.test_logs import AT, record

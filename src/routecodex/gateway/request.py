@@ -15,7 +15,7 @@ from routecodex.canon.request import Request
 from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.routing.registry import Target
-from routecodex.routing.roles import MAIN, RequestRole
+from routecodex.routing.request_role import MAIN, RequestRole
 from routecodex.server_tools.vision import ImageDescriptions
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]

@@ -102,7 +102,7 @@ class OpeningHeads:
     white space, an invisible character, or in JSON an escape, may be any of them. `exact` are whole texts.
     """
 
-    __slots__ = ("_longer", "_pairs", "_rejected", "_size")
+    __slots__ = ("_longer", "_rejected", "_size", "_verdicts")
 
     def __init__(self, openings: Sequence[str], exact: Sequence[str] = ()) -> None:
         known = [opening.lower().encode() for opening in openings] + [f'{text}"'.encode() for text in exact]
@@ -113,7 +113,8 @@ class OpeningHeads:
             longer[head] = (*longer.get(head, ()), opening[:_COMPARED])
         self._size: Final = size
         self._longer: Final = longer
-        self._pairs: Final = frozenset([_pair(opening[0], opening[1]) for opening in known])
+        self._verdicts: Final = _verdicts(known)
+        """A verdict for each pair of first characters, at the offset that they make."""
         self._rejected = b""
         """The text rejected last: the requests of an agent have the same system text."""
 
@@ -125,12 +126,9 @@ class OpeningHeads:
         """Return whether a text may begin with an opening, by the first bytes of its JSON string."""
         if len(text) < _SHORTEST_TEXT:
             return False
-        first = text[1]
-        if first <= _SPACE or first > _ASCII or first == _BACKSLASH:
-            return True
-        pair = _pair(first, text[2])
-        if pair not in self._pairs:
-            return pair == _CLIENT_HEADER
+        verdict = self._verdicts[text[1] << 8 | text[2]]
+        if verdict != _COMPARE:
+            return verdict == _ADMIT
         if text == self._rejected:
             return False
         start = text[1 : _COMPARED + 1].lower()
@@ -141,19 +139,29 @@ class OpeningHeads:
         return False
 
 
-def _pair(first: int, second: int) -> int:
-    """Return a number for the first two characters of a text, without letter case."""
-    return (first | 32) << 8 | (second | 32)
+def _verdicts(openings: Sequence[bytes]) -> bytes:
+    """Return the verdicts on texts by their first two characters, without letter case."""
+    verdicts = bytearray(1 << 16)
+    for first in range(256):
+        if first <= _SPACE or first > _ASCII or first == _BACKSLASH:
+            verdicts[first << 8 : (first + 1) << 8] = bytes([_ADMIT]) * 256
+    for opening, verdict in [*((opening, _COMPARE) for opening in openings), (_CLIENT_HEADER, _ADMIT)]:
+        for first in opening[:1].lower() + opening[:1].upper():
+            for second in opening[1:2].lower() + opening[1:2].upper() or range(256):
+                verdicts[first << 8 | second] = verdict
+    return bytes(verdicts)
 
 
+_ADMIT: Final = 1
+_COMPARE: Final = 2
 _LONGEST_HEAD: Final = 12
 _COMPARED: Final = 48
 _SHORTEST_TEXT: Final = 4
 _SPACE: Final = 0x20
 _BACKSLASH: Final = 0x5C
 _ASCII: Final = 0x7F
-_CLIENT_HEADER: Final = 0x782D
-"""`x-`: Claude Code puts a header line before a system text."""
+_CLIENT_HEADER: Final = b"x-"
+"""Claude Code puts a header line before a system text."""
 
 
 def _always(_signature: str) -> bool:

@@ -146,32 +146,46 @@ def description_of(tool: Tool) -> str:
     return f"{text}\n\n{rule}" if text else rule
 
 
-class ToolNames:
-    """Maps the name a model called to (name, namespace, custom) of the client's tool."""
+ToolIdentity = tuple[str, str | None, bool]
+"""Name, namespace, and whether the tool is a custom one."""
 
-    __slots__ = ("_known",)
+
+class ToolNames:
+    """Maps the name a model called to (name, namespace, custom) of the client's tool.
+
+    Most answers call no tool: the names are read with the first call.
+    """
+
+    __slots__ = ("_known", "_tools")
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        offered = [tool for tool in tools if tool.kind != "hosted"]
-        taken = _taken_names(offered)
-        self._known = {
-            taken.get((tool.namespace or "", tool.name)) or flat_name(tool): _identity(tool)
-            for tool in offered
-        }
-        bare: dict[str, list[Tool]] = {}
-        for tool in offered:
-            bare.setdefault(tool.name, []).append(tool)
-        # Some models leave out the namespace; a name that only one tool has is that tool.
-        for name, tools_of_name in bare.items():
-            if len(tools_of_name) == 1:
-                self._known.setdefault(name, _identity(tools_of_name[0]))
+        self._tools = tools
+        self._known: dict[str, ToolIdentity] | None = None
 
-    def resolve(self, name: str) -> tuple[str, str | None, bool]:
+    def resolve(self, name: str) -> ToolIdentity:
         """Return (name, namespace, custom); an unknown name stays as it is."""
+        if self._known is None:
+            self._known = _identities(self._tools)
         return self._known.get(name) or (name, None, False)
 
 
-def _identity(tool: Tool) -> tuple[str, str | None, bool]:
+def _identities(tools: Sequence[Tool]) -> dict[str, ToolIdentity]:
+    offered = [tool for tool in tools if tool.kind != "hosted"]
+    taken = _taken_names(offered)
+    known = {
+        taken.get((tool.namespace or "", tool.name)) or flat_name(tool): _identity(tool) for tool in offered
+    }
+    bare: dict[str, list[Tool]] = {}
+    for tool in offered:
+        bare.setdefault(tool.name, []).append(tool)
+    # Some models leave out the namespace; a name that only one tool has is that tool.
+    for name, tools_of_name in bare.items():
+        if len(tools_of_name) == 1:
+            known.setdefault(name, _identity(tools_of_name[0]))
+    return known
+
+
+def _identity(tool: Tool) -> ToolIdentity:
     return tool.name, tool.namespace, tool.kind == "custom"
 
 

@@ -3,7 +3,7 @@
 registry       Target, Selector, Provider, Model, Pool, Registry: targets, and how names resolve
 instructions   instructions in a user message: parse, strip, the table of forms
 state          SessionState, ServerState, and how instructions and operators change them
-roles          the role of a request: main, subagent, utility or compaction
+roles          finds the role of a request: main, subagent, utility or compaction; request_role is its result
 classify       the route class of a request; tool_kinds classifies its tool calls
 tokens         estimates the tokens of a request from its bytes
 pools          orders the targets of a pool by its mode

@@ -20,25 +20,10 @@ from msgspec import Struct
 
 from routecodex.canon.agent_texts import LEADING
 from routecodex.canon.request import COMPACTION_TRIGGER, RoleName
+from routecodex.routing.request_role import MAIN, RequestRole
 
 ROLE_HEADER = "x-routecodex-role"
 """Request header in which a host names the role; the response header has the same name."""
-
-
-class RequestRole(Struct, frozen=True):
-    """The role of a request and the signal that showed it.
-
-    `agent` identifies a sub-agent below its session, `turn` the user turn, where the client names them.
-    """
-
-    name: RoleName = "main"
-    signal: str = ""
-    agent: str = ""
-    turn: str = ""
-
-
-MAIN: Final = RequestRole()
-"""The role of a request without a signal: one shared object, so that it can be compared by identity."""
 
 
 class RoleOpening(NamedTuple):

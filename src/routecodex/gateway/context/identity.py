@@ -96,7 +96,8 @@ CONVERSATION_HEADERS: tuple[str, ...] = (
 )
 """Headers in which clients name their conversation."""
 
-_ID_HEADERS: Final = frozenset((PATH_SESSION, *SESSION_HEADERS, *CONVERSATION_HEADERS))
+ID_HEADERS: Final = frozenset((PATH_SESSION, *SESSION_HEADERS, *CONVERSATION_HEADERS))
+"""All headers that identify a session or a conversation."""
 _HEX_PREFIX = "hex~"
 _HASH_PREFIX = "hash~"
 _LONGEST = 512
@@ -117,7 +118,7 @@ def identify(
     The first request of a chain gets the same scope as those that continue it.
     """
     responses = codec_name == "responses"
-    if controls is NO_CONTROL_FIELDS and not responses and _ID_HEADERS.isdisjoint(headers):
+    if controls is NO_CONTROL_FIELDS and not responses and ID_HEADERS.isdisjoint(headers):
         return Scope("request", request_id)
     session = (
         _trimmed(headers.get(PATH_SESSION))
@@ -170,7 +171,7 @@ def _trimmed(value: str | None) -> str:
 
 
 def _first_header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    if _ID_HEADERS.isdisjoint(headers):
+    if ID_HEADERS.isdisjoint(headers):
         return ""
     for name in names:
         value = headers.get(name)

@@ -31,7 +31,7 @@ from routecodex.routing.instructions import (
     parse,
     strip,
 )
-from routecodex.routing.roles import MAIN, RequestRole
+from routecodex.routing.request_role import MAIN, RequestRole
 
 SHOW_INSTRUCTIONS = (ShowStatus, ShowHelp)
 """Instructions that the gateway answers itself and that change nothing."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import COMPACTION_TRIGGER, TextStart
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
-from routecodex.gateway.context.identity import Scope, identify
+from routecodex.gateway.context.identity import ID_HEADERS, Scope, identify
 from routecodex.gateway.context.instruction_applier import InstructionApplier
 from routecodex.gateway.context.instructions import (
     ChatInstructions,
@@ -38,11 +38,10 @@ from routecodex.protocols.control_fields import (
 from routecodex.protocols.message_features import decoded_start, strip_client_header
 from routecodex.routing import tokens
 from routecodex.routing.classify import ClassifierOptions, RouteClass, classify
+from routecodex.routing.request_role import MAIN, RequestRole
 from routecodex.routing.roles import (
-    MAIN,
     QUOTA_CHECK,
     ROLE_HEADERS,
-    RequestRole,
     RoleOpening,
     RoleTable,
     role_by_headers,
@@ -92,6 +91,8 @@ class RoutingContext:
         return self.instructions is not None and self.instructions.for_gateway
 
 
+_CLIENT_HEADERS: Final = ID_HEADERS | ROLE_HEADERS
+"""Headers that name a session or show a role: most requests of SDKs have none of them."""
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
 _SEARCHED_BODY: Final = 32_768
 """Bytes up to which every body is searched for replies of the gateway; larger ones by their session."""
@@ -135,9 +136,10 @@ class RoutingContextBuilder:
             # An earlier call without `save` stripped the request: start again from the received one.
             request.wire = request.received
         controls = read_control_fields(request.wire)
-        scope = self._scope(request, controls)
+        is_plain = controls is NO_CONTROL_FIELDS and _CLIENT_HEADERS.isdisjoint(request.headers)
+        scope = self._scope(request, controls, is_plain=is_plain)
         request.session = scope.name if scope.lasts else ""
-        role = self._role(request, controls)
+        role = self._role(request, controls, is_plain=is_plain)
         request.role = role
         instructions = self._extract_instructions(request, role)
         if controls is not NO_CONTROL_FIELDS:
@@ -167,10 +169,10 @@ class RoutingContextBuilder:
             scope, query, session=session, operator=operator, instructions=instructions, role=role
         )
 
-    def _role(self, request: ClientRequest, controls: ControlFields) -> RequestRole:
+    def _role(self, request: ClientRequest, controls: ControlFields, *, is_plain: bool) -> RequestRole:
         """Return the role of a request: that of its headers, else that of its openings."""
         role = MAIN
-        if controls is not NO_CONTROL_FIELDS or not ROLE_HEADERS.isdisjoint(request.headers):
+        if not is_plain:
             role = role_by_headers(request.headers, named=controls.role, metadata=controls.codex_turn)
             if role.signal:
                 return role
@@ -198,9 +200,12 @@ class RoutingContextBuilder:
             return NOTHING_SET
         return await self._sessions.load(scope, request.notices)
 
-    def _scope(self, request: ClientRequest, controls: ControlFields) -> Scope:
+    def _scope(self, request: ClientRequest, controls: ControlFields, *, is_plain: bool) -> Scope:
+        protocol = request.wire.protocol
+        if is_plain and protocol != "responses":
+            return Scope("request", request.id)
         scope = identify(
-            request.codec.name,
+            protocol,
             request.headers,
             controls,
             chain=request.chain,
@@ -257,7 +262,7 @@ class RoutingContextBuilder:
         has_choice = self._affinity and router.has_choice
         role = request.role
         affinity = scope.key if has_choice and scope.lasts else None
-        if affinity is not None and role.agent:
+        if affinity is not None and role is not MAIN and role.agent:
             affinity = f"{affinity}/{role.agent}"
         class_counts = router.routes_differ and not (no_rules and router.names_target(wire.model))
         if not class_counts and (affinity is not None or not has_choice):
@@ -307,7 +312,7 @@ def _role_by_tool(request: ClientRequest, role: RequestRole) -> RequestRole:
     if row is None or row.tool.encode() not in request.wire.body:
         return role
     declared = (tool.name for tool in request.codec.decode_request(request.wire).tools)
-    return replace(role, name=row.role, signal=f"tool {row.tool}") if row.tool in declared else role
+    return role.shown_by(f"tool {row.tool}", row.role) if row.tool in declared else role
 
 
 def _fits(row: RoleOpening, request: ClientRequest) -> bool:
@@ -319,4 +324,4 @@ def _fits(row: RoleOpening, request: ClientRequest) -> bool:
 
 def _role_of(row: RoleOpening, role: RequestRole) -> RequestRole:
     signal = "an item compaction_trigger" if row.text == COMPACTION_TRIGGER else f"opening {row.text!r}"
-    return replace(role, name=row.role, signal=signal)
+    return role.shown_by(signal, row.role)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -42,6 +43,9 @@ NEEDS_MESSAGE_STOP: tuple[ClientQuirk, ...] = (
     ),
 )
 
+_READ = tuple(dict.fromkeys(name for client in NEEDS_MESSAGE_STOP for name in client.headers))
+_LONGEST_REMEMBERED = 256
+
 REFUSAL_SINCE: dict[str, tuple[int, ...]] = {"python": (0, 51, 0), "js": (0, 41, 0)}
 """First version of Anthropic's SDK with the stop reason `refusal`, by language."""
 
@@ -58,11 +62,20 @@ def message_stop_rule(setting: str, headers: Mapping[str, str]) -> tuple[bool, s
     fixed = _SETTINGS.get(setting)
     if fixed is not None:
         return fixed, setting
-    client = next((client for client in NEEDS_MESSAGE_STOP if _matches(client, headers)), None)
-    return (False, _NOT_NEEDED) if client is None else (True, f"{setting}: {client.name}")
+    values = tuple(map(headers.get, _READ))
+    short = len("".join(filter(None, values))) <= _LONGEST_REMEMBERED
+    name = _client_name(values) if short else _client_name.__wrapped__(values)
+    return (False, _NOT_NEEDED) if name is None else (True, f"{setting}: {name}")
 
 
-def _matches(client: ClientQuirk, headers: Mapping[str, str]) -> bool:
+@lru_cache(maxsize=128)
+def _client_name(values: tuple[str | None, ...]) -> str | None:
+    """Return the client that needs `message_stop`; the requests of one client have the same values."""
+    headers = dict(zip(_READ, values, strict=True))
+    return next((client.name for client in NEEDS_MESSAGE_STOP if _matches(client, headers)), None)
+
+
+def _matches(client: ClientQuirk, headers: Mapping[str, str | None]) -> bool:
     for name, pattern in client.headers.items():
         value = headers.get(name)
         if not value or not pattern.search(value):
@@ -72,7 +85,10 @@ def _matches(client: ClientQuirk, headers: Mapping[str, str]) -> bool:
 
 def knows_refusal(headers: Mapping[str, str]) -> bool:
     """Whether the client knows the stop reason `refusal`; assumed if it does not send its SDK version."""
-    since = REFUSAL_SINCE.get(headers.get("x-stainless-lang", "").lower())
+    language = headers.get("x-stainless-lang")
+    if language is None:
+        return True
+    since = REFUSAL_SINCE.get(language.lower())
     version = _VERSION.match(headers.get("x-stainless-package-version", ""))
     if since is None or version is None:
         return True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from routecodex.canon.request import CalledTool, RequestFeatures, RequestOpenings
+from routecodex.canon.request import CalledTool, RequestFeatures
 from routecodex.protocols import large_body
-from routecodex.protocols.codec import OpeningHeads, WireRequest
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.message_features import (
     ARGUMENTS_KEPT,
     ASSISTANT,
@@ -21,7 +21,6 @@ from routecodex.protocols.message_features import (
     is_search_tool,
     last_index,
     newest_message,
-    opening_starts,
     system_opening,
     text_message,
     user_excerpt,
@@ -53,18 +52,6 @@ def features(request: WireRequest) -> RequestFeatures:
         has_answer=last >= 0,
         opening=_opening(request) if not tools or len(messages) <= SHORT_CONVERSATION else "",
     )
-
-
-def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
-    """Return the system texts and the texts of the newest user message."""
-    messages: Sequence[WireMessage] = request.view.messages
-    system = _system(request)
-    if messages and messages[0].role == "system":
-        # Claude Code sends system texts as messages to models that it does not know.
-        system = [*system, *_texts(messages[0], request.original)]
-    last = last_index(messages, _is_user)
-    user = _texts(messages[last], request.original) if last >= 0 else ()
-    return opening_starts(system, heads), opening_starts(user, heads)
 
 
 def fingerprint(request: WireRequest) -> bytes:
@@ -112,10 +99,6 @@ def _message_features(message: WireMessage, original: bytes = b"") -> MessageFea
 
 def _is_answer(message: WireMessage) -> bool:
     return message.role == "assistant"
-
-
-def _is_user(message: WireMessage) -> bool:
-    return message.role == "user"
 
 
 def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:

@@ -11,8 +11,10 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.canon.request import RequestOpenings, TextStart
 from routecodex.protocols import large_body
-from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.codec import OpeningHeads, WireRequest
+from routecodex.protocols.message_features import TEXT_START, opening_starts
 from routecodex.protocols.messages.content import NAME
 from routecodex.protocols.messages.schema import (
     AnswerBody,
@@ -74,6 +76,39 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
 def validate_count(body: bytes) -> WireRequest:
     """Validate a request for a token count, which needs no `max_tokens`."""
     return _read(body, _count, model=None, stream=False)
+
+
+def openings(request: WireRequest, heads: OpeningHeads) -> RequestOpenings:
+    """Return the texts that may show the role of a request; called for every request."""
+    wire: RequestBody = request.view
+    messages, original = wire.messages, request.original
+    system = _opening_starts(wire.system or "", original, heads)
+    if messages and messages[0].role == "system":
+        # Claude Code sends system texts as messages to models that it does not know.
+        system += _opening_starts(messages[0].content, original, heads)
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if message.role == "user":
+            return system, _opening_starts(message.content, original, heads)
+    return system, ()
+
+
+def _opening_starts(
+    content: str | list[WirePart], original: bytes, heads: OpeningHeads
+) -> tuple[TextStart, ...]:
+    if isinstance(content, str):
+        return opening_starts((large_body.restore_text(content, original),), heads) if content else ()
+    starts: tuple[TextStart, ...] = ()
+    for block in content:
+        if block.type != "text":
+            continue
+        if original:
+            starts += opening_starts((large_body.restore_text(block.text, original),), heads)
+            continue
+        start = bytes(memoryview(block.text)[:TEXT_START])
+        if heads.admit_raw(start):
+            starts += (start,)
+    return starts
 
 
 def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> WireRequest:
