@@ -2,6 +2,7 @@
 
 catalog       presets of well-known providers, from the rows of presets.json
 known_models  models of presets, with their sizes
+recommended_models  models to start with at each preset
 deviations    deviations of presets from their protocols
 upstream      Upstream: one configured provider; SecretRedactor: keeps its keys out of errors
 http          the HTTP/1.1 client that all upstreams share

@@ -55,6 +55,11 @@ def _rows_by_name() -> dict[str, PresetRow]:
     return {name: row for row in preset_rows() for name in (row.preset, *row.aliases)}
 
 
+def row_of(name: str) -> PresetRow | None:
+    """Return the row of a preset or alias."""
+    return _rows_by_name().get(name)
+
+
 @cache
 def _preset(name: str) -> Preset:
     row = _rows_by_name()[name]
