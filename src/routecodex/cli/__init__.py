@@ -1,5 +1,7 @@
 """The command `routecodex`; one module per group of commands, imported only when it is called.
 
+init          init: writes a configuration (init_choices, init_questions, tested_providers)
+config_draft  the text of a configuration for found_providers; config_edit adds to a file; config_write writes
 serve         serve, start, demo: run a gateway
 lifecycle     stop, restart, status: servers in the background
 logs          logs: the requests of a server
@@ -22,6 +24,7 @@ import click
 from routecodex import __version__
 
 COMMANDS = {
+    "init": "init",
     "serve": "serve",
     "start": "serve",
     "stop": "lifecycle",

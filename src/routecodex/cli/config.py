@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -48,8 +48,15 @@ def examine_file(file: Path, *, with_mode: bool = False) -> tuple[Config | None,
         return _unreadable(file, f"cannot be read: {exc.strerror}", "choose a readable file with --config")
     except UnicodeDecodeError as exc:
         return _unreadable(file, f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8")
+    return examine_text(text, source=str(file), mode=mode)
+
+
+def examine_text(
+    text: str, *, source: str, environ: Mapping[str, str] = os.environ, mode: int = 0
+) -> tuple[Config | None, list[Problem]]:
+    """Return the configuration, None if it has errors, and all problems, warnings included."""
     loaded, problems = examine(
-        text, source=str(file), environ=os.environ, presets=PRESETS, dialect_type=Dialect, mode=mode
+        text, source=source, environ=environ, presets=PRESETS, dialect_type=Dialect, mode=mode
     )
     usable = not any(problem.severity == "error" for problem in problems)
     return (loaded if usable else None), problems
