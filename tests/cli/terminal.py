@@ -82,13 +82,15 @@ def _sit_down() -> None:
 
 
 @contextlib.contextmanager
-def terminal(folder: Path, *arguments: str, user: Path) -> Iterator[Terminal]:
+def terminal(
+    folder: Path, *arguments: str, user: Path, more: Mapping[str, str] | None = None
+) -> Iterator[Terminal]:
     """Run `python -m routecodex …` in its own terminal; it is killed at the end if it still runs."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "routecodex", *arguments],
         cwd=folder,
-        env=environ(user),
+        env=environ(user, more),
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -113,8 +113,11 @@ def init(
         force=force,
         demo=demo,
     )
+    asks = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    if not yes and not asks:
+        click.echo("There is no terminal: nothing is asked, as with --yes.", err=True)
     try:
-        _run(options, asks=not yes and sys.stdin.isatty() and sys.stdout.isatty())
+        _run(options, asks=asks)
     except (click.Abort, KeyboardInterrupt):
         click.echo("\ninterrupted: nothing was written", err=True)
         raise SystemExit(_INTERRUPTED) from None
@@ -234,12 +237,13 @@ def _exit_without_providers(findings: Findings, *, asks: bool) -> NoReturn:
         "no key and no model server was found" if not findings.keys else "nothing that was found can be used"
     )
     print_problem(f"{found}; nothing was written")
-    click.echo(f"    looked for keys in: {', '.join(key_variables())}", err=True)
-    click.echo(f"    looked for servers: {servers}", err=True)
-    click.echo(
-        "    fix: set the variable of your provider, name another one with --key-env PRESET=VAR, or", err=True
+    _explain("looked for keys in: ", ", ".join(key_variables()))
+    _explain("looked for servers: ", servers)
+    _explain(
+        "fix: ",
+        "set the variable of your provider, name another one with --key-env PRESET=VAR, or try the "
+        "built-in demo with --demo",
     )
-    click.echo("    try the built-in demo with --demo", err=True)
     raise SystemExit(FAILED)
 
 
@@ -281,6 +285,11 @@ def _result(before: str | None, drafts: Sequence[ProviderDraft]) -> _Result:
     return _Result(text=mark + edited.text, providers=edited.providers, routes=edited.routes)
 
 
+def _explain(head: str, text: str) -> None:
+    """Print a part of an explanation on stderr, in lines that fit a terminal."""
+    click.echo(click.wrap_text(head + text, 100, "    ", "      "), err=True)
+
+
 def _confirmed(options: InitOptions, result: _Result, before: str | None) -> bool:
     """Show what is new and ask whether to write it; exit if not."""
     if result.providers:
@@ -318,10 +327,11 @@ def _backup_path(file: Path) -> Path:
 
 def _report(options: InitOptions, result: _Result, before: str | None) -> None:
     """Say what was written and what to do next."""
-    names = ", ".join(one.name for one in result.providers) or "no new provider"
-    routes = ", ".join(result.routes) or "no new route"
+    names = ", ".join(one.name for one in result.providers)
+    news = {"providers": names, "routes": ", ".join(result.routes)}
     verb = "wrote" if before is None else "added to"
-    click.echo(f"{verb} {options.file}: {names}; routes {routes}")
+    shown = "; ".join(f"{noun} {listed}" for noun, listed in news.items() if listed)
+    click.echo(f"{verb} {options.file}: {shown}")
     if before is not None and result.providers and "default" not in result.routes:
         click.echo(
             "the route default was set and stays as it is; add the new providers to it if you like", err=True

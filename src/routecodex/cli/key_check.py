@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from routecodex.canon.errors import (
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import fold
-from routecodex.config import Config, ProviderConfig, TimeoutConfig
+from routecodex.config import Config, TimeoutConfig
 from routecodex.gateway.answer.event_stream import response_batches
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.build import registry, upstreams
@@ -60,38 +60,32 @@ def check_keys(config: Config, models: Mapping[str, str], *, environ: Mapping[st
 
 
 async def _check_all(config: Config, models: Mapping[str, str], environ: Mapping[str, str]) -> list[KeyCheck]:
-    quick = replace(config, providers={name: _impatient(row) for name, row in config.providers.items()})
+    rows = {name: replace(config.providers[name], timeout=_TIMEOUTS) for name in models}
+    targets = [Target(name, key.alias, models[name]) for name, row in rows.items() for key in row.keys]
     client = HttpClient()
+
+    def prepare(target: Target) -> PreparedTarget:
+        alone = replace(config, providers={target.provider: rows[target.provider]})
+        upstream = upstreams(alone, client, environ)[target.provider]
+        return PreparedTarget(target, upstream, registry(alone).model(target), SignatureOwners())
+
     try:
-        reached = upstreams(quick, client, environ)
-        known, owners = registry(quick), SignatureOwners()
-        targets = [
-            Target(name, key.alias, models[name])
-            for name in models
-            if name in reached
-            for key in quick.providers[name].keys
-        ]
-        prepared = [PreparedTarget(one, reached[one.provider], known.model(one), owners) for one in targets]
-        return list(await asyncio.gather(*map(_check, prepared)))
+        return list(await asyncio.gather(*(_check(target, prepare) for target in targets)))
     finally:
         await client.close()
 
 
-def _impatient(provider: ProviderConfig) -> ProviderConfig:
-    return replace(provider, timeout=_TIMEOUTS)
-
-
-async def _check(prepared: PreparedTarget) -> KeyCheck:
+async def _check(target: Target, prepare: Callable[[Target], PreparedTarget]) -> KeyCheck:
     started = time.monotonic()
     error: GatewayError | None = None
     try:
         async with asyncio.timeout(_SECONDS):
-            await _ask(prepared)
+            await _ask(prepare(target))
     except TimeoutError:
         error = UpstreamTimeout(f"no answer within {_SECONDS:g} s")
     except GatewayError as exc:
         error = exc.detached()
-    return KeyCheck(target=prepared.target, seconds=time.monotonic() - started, error=error)
+    return KeyCheck(target=target, seconds=time.monotonic() - started, error=error)
 
 
 async def _ask(prepared: PreparedTarget) -> None:
