@@ -58,6 +58,7 @@ def test_a_command_that_is_none_is_told_with_the_one_that_was_meant(
 def test_the_commands_are_these() -> None:
     assert [" ".join(names) for names in COMMANDS] == [
         "",
+        "init",
         "serve",
         "start",
         "stop",

@@ -137,13 +137,17 @@ def _run(options: InitOptions, *, asks: bool) -> None:
         _require_writable(options.file)
     existing = ExistingProviders(_tables(before or ""))
     findings = Findings() if options.demo and not options.named else find_all(existing)
-    chosen = _choose(options, findings, asks=asks, existing=existing)
+    chosen = _choose(options, findings, asks=asks)
+    if not chosen and not findings.used:
+        _exit_without_providers(findings, asks=asks)
+    chosen = _without_present(chosen, existing)
     if options.test and any(one.has_key for one in chosen):
         from routecodex.cli.tested_providers import tested_providers  # it loads the gateway
 
         chosen = tested_providers(chosen, asks=asks)
-    if not chosen and not findings.used:
-        _exit_without_providers(findings, asks=asks)
+        if not chosen:
+            click.echo("No provider is left; nothing was written.", err=True)
+            raise SystemExit(FAILED)
     chosen = [_with_key_file(one) for one in chosen]
     result = _checked(before, chosen, options.file)
     if options.dry_run:
@@ -159,7 +163,7 @@ def _read_existing(file: Path) -> str | None:
     """Return the text of the file, None if there is none; exit if it is not a readable TOML file."""
     try:
         text = file.read_bytes().decode("utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError):
         _exit_broken(examine_file(file)[1], file)
@@ -200,31 +204,30 @@ def _exit_unwritable(exc: OSError, file: Path) -> NoReturn:
     raise SystemExit(FAILED)
 
 
-def _choose(
-    options: InitOptions, findings: Findings, *, asks: bool, existing: ExistingProviders
-) -> list[ChosenProvider]:
-    """Return the providers to add; those that the file has are left as they are."""
+def _choose(options: InitOptions, findings: Findings, *, asks: bool) -> list[ChosenProvider]:
+    """Return the providers to set up, chosen by the person or by the options."""
     if asks:
         from routecodex.cli.init_questions import ask_providers
 
-        chosen = ask_providers(options, findings)
-    else:
-        try:
-            chosen, left_out = choose(options, findings)
-        except CannotSetUp as exc:
-            print_problem(str(exc))
-            raise SystemExit(FAILED) from None
-        for line in left_out:
-            click.echo(f"left out: {line}", err=True)
-        require_used_models(options, chosen)
-    new = []
-    for one in chosen:
-        name = existing.named_like(one.draft)
-        if name is None:
-            new.append(one)
-        else:
+        return ask_providers(options, findings)
+    try:
+        chosen, left_out = choose(options, findings)
+    except CannotSetUp as exc:
+        print_problem(str(exc))
+        raise SystemExit(FAILED) from None
+    for line in left_out:
+        click.echo(f"left out: {line}", err=True)
+    require_used_models(options, chosen)
+    return chosen
+
+
+def _without_present(chosen: Sequence[ChosenProvider], existing: ExistingProviders) -> list[ChosenProvider]:
+    """Return the providers that the file does not have, and name the others."""
+    names = [existing.named_like(one.draft) for one in chosen]
+    for one, name in zip(chosen, names, strict=True):
+        if name is not None:
             click.echo(f"{one.draft.name} is left as it is: the file has it as [providers.{name}]", err=True)
-    return new
+    return [one for one, name in zip(chosen, names, strict=True) if name is None]
 
 
 def _exit_without_providers(findings: Findings, *, asks: bool) -> NoReturn:
