@@ -10,7 +10,7 @@ import pytest
 from routecodex.cli.found_providers import FoundServer, LocalServer, find_keys, find_servers, key_variables
 from routecodex.providers.catalog import PresetRow, preset_rows
 from tests.cli.process import serve
-from tests.kit.upstream import CutOff, Hang, Json, Raw, Steps, Upstream
+from tests.kit.upstream import Answer, CloseClean, CutOff, Hang, Json, Raw, Send, Steps, Upstream
 
 
 def found(environ: dict[str, str]) -> dict[str, list[str]]:
@@ -94,15 +94,15 @@ async def test_servers_are_found_by_the_models_that_they_list_in_order_of_the_li
         Json(200, {"models": []}),
         Json(200, {"data": {}}),
         Json(200, [1]),
-        Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>"),
-        Raw(b"not http at all\r\n\r\n"),
+        Raw([Send(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>")]),
+        Raw([Send(b"not http at all\r\n\r\n"), CloseClean()]),
         Steps([CutOff()]),
         Steps([Hang()]),
     ],
     ids=["404", "no data", "no list", "no object", "html", "not http", "cut off", "silent"],
 )
-async def test_anything_else_that_listens_is_not_a_model_server(answer: object) -> None:
-    async with Upstream(lambda _request: answer) as other:  # type: ignore[arg-type,return-value]  # any answer
+async def test_anything_else_that_listens_is_not_a_model_server(answer: Answer) -> None:
+    async with Upstream(lambda _request: answer) as other:
         assert await probe(at(other)) == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from routecodex.cli.config_draft import propose_config
 from routecodex.cli.found_providers import find_servers, key_variables
-from tests.cli.process import running
+from tests.cli.process import ROOT, running
 from tests.cli.tls_providers import tls_providers
 from tests.kit import answers
 from tests.kit.asking import body
@@ -191,6 +193,7 @@ async def test_dry_run_prints_the_file_and_writes_nothing(tmp_path: Path) -> Non
     code, out, err = await run(tmp_path, "--yes", "--dry-run", **KEYS)
     assert (code, err) == (0, "")
     assert set(tomllib.loads(out)["providers"]) >= {"deepseek", "zhipu"}
+    assert f"{out}\n" == propose_config(KEYS)
     assert not (tmp_path / "user").exists()
 
 
@@ -399,6 +402,21 @@ async def test_the_written_file_is_served_and_answers_through_the_provider(tmp_p
         [request] = providers.requests
     assert request.headers["authorization"] == "Bearer ds-secret-2"
     assert msgspec.json.decode(request.body)["model"] == "deepseek-v4-pro"
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--yes", "--no-test", "--dry-run")])
+def test_neither_the_gateway_nor_tomlkit_is_loaded_for_a_new_file(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    script = (
+        "import sys; from routecodex.cli import main; main(['init', *sys.argv[1:]], standalone_mode=False); "
+        "print(sorted({'tomlkit', 'routecodex.gateway', 'routecodex.server'} & set(sys.modules)))"
+    )
+    environ = {**os.environ, **KEYS, "ROUTECODEX_USER_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 async def test_a_signal_during_the_tests_writes_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from routecodex.cli.found_providers import FoundServer, LocalServer, find_servers, key_variables
+from routecodex.cli.found_providers import (
+    FoundKey,
+    FoundServer,
+    LocalServer,
+    find_keys,
+    find_servers,
+    key_variables,
+)
 from routecodex.cli.init_choices import ChosenProvider, Findings, InitOptions, choose
 from routecodex.cli.init_questions import ask_providers
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal, environ, terminal
@@ -352,3 +359,19 @@ def test_a_model_that_an_option_names_is_not_asked_for() -> None:
     [one], screen = asked(Findings(servers=(found,)), "y\n\n", models={"ollama": ("b",)})
     assert one.draft.default == "b"
     assert "Model of" not in screen
+
+
+def test_two_keys_of_one_preset_become_two_providers() -> None:
+    rows = find_keys({"ZAI_API_KEY": "k"})[0].rows
+    twice = (FoundKey(variable="ONE", rows=rows), FoundKey(variable="TWO", rows=rows))
+    chosen, _ = asked(Findings(keys=twice), "1\n\n1\n\n\n")
+    assert [(one.draft.name, one.draft.preset, one.draft.env) for one in chosen] == [
+        ("zai", "zai", "ONE"),
+        ("zai-2", "zai", "TWO"),
+    ]
+
+
+def test_a_preset_is_chosen_once() -> None:
+    chosen, screen = asked(Findings(keys=find_keys({"OPENAI_API_KEY": "k"})), "y\n\nopenai\n\n")
+    assert [one.draft.name for one in chosen] == ["openai"]
+    assert "openai is already chosen." in screen

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from routecodex.cli.found_providers import (
     LOCAL_SERVERS,
@@ -256,11 +255,6 @@ def route_line(route: str, targets: Sequence[str]) -> str:
 def draft_key(found: FoundKey, models: Sequence[str] = ()) -> ProviderDraft | None:
     """Return the provider that a key is for: of several presets the first one."""
     return draft_preset(found.rows[0].preset, env=found.variable, models=models)
-
-
-def with_name(provider: ProviderDraft, name: str) -> ProviderDraft:
-    """Return the provider under another name."""
-    return replace(provider, name=name)
 
 
 def propose_config(environ: Mapping[str, str], servers: Sequence[LocalServer] = LOCAL_SERVERS) -> str | None:

@@ -46,6 +46,11 @@ _INTERRUPTED = 130
 _BOM = "\ufeff"
 
 
+def _complete_preset(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
+    """Complete names of presets in a shell."""
+    return [name for name in PRESETS if name.startswith(prefix)]
+
+
 @click.command(
     epilog="""\b
 Exit codes:
@@ -57,7 +62,12 @@ Exit codes:
 )
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing: use the keys and servers that are found.")
 @click.option(
-    "--preset", "presets", multiple=True, metavar="NAME", help="Set up only this provider; may be repeated."
+    "--preset",
+    "presets",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=_complete_preset,
+    help="Set up only this provider; may be repeated.",
 )
 @click.option(
     "--key-env",

@@ -44,7 +44,8 @@ def ask_providers(options: InitOptions, findings: Findings) -> list[ChosenProvid
     for server in findings.servers:
         if row_of(server.server.preset) not in rows:
             chosen += _ask_server(server, options)
-    chosen += _ask_further(options, findings)
+    chosen = _with_own_names(chosen)
+    chosen += _ask_further(options, findings, taken={one.draft.name for one in chosen})
     if not chosen and click.confirm("No provider is chosen. Set up the built-in demo?", default=False):
         chosen.append(ChosenProvider(draft=draft_demo()))
     return chosen
@@ -89,7 +90,18 @@ def _ask_server(found: FoundServer, options: InitOptions) -> list[ChosenProvider
     return [ChosenProvider(draft=_ask_rest(draft, options))]
 
 
-def _ask_further(options: InitOptions, findings: Findings) -> list[ChosenProvider]:
+def _with_own_names(chosen: list[ChosenProvider]) -> list[ChosenProvider]:
+    """Return the providers with a number at names that repeat: two keys may be for one preset."""
+    named: dict[str, ChosenProvider] = {}
+    for one in chosen:
+        base = one.draft.name
+        names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(chosen) + 1))
+        name = next(free for free in names if free not in named)
+        named[name] = replace(one, draft=replace(one.draft, name=name))
+    return list(named.values())
+
+
+def _ask_further(options: InitOptions, findings: Findings, taken: set[str]) -> list[ChosenProvider]:
     """Ask for further presets until there are no more."""
     chosen: list[ChosenProvider] = []
     while True:
@@ -104,8 +116,11 @@ def _ask_further(options: InitOptions, findings: Findings) -> list[ChosenProvide
             near = " or ".join(map(quoted, near_presets(name, PRESETS)))
             hint = f"did you mean {near}?" if near else "? lists them"
             click.echo(f"There is no preset {quoted(name)}; {hint}")
+        elif name in taken:
+            click.echo(f"{name} is already chosen.")
         else:
             chosen += _ask_preset(name, options, findings)
+            taken |= {one.draft.name for one in chosen}
 
 
 def _list_presets() -> None:
