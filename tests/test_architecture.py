@@ -27,12 +27,14 @@ ARROWS: dict[str, frozenset[str]] = {
         "providers": "canon wire protocols config",
         "routing": "canon",
         "stores": "canon wire",
+        # The prices of models are rows of the configuration.
+        "accounting": "canon wire stores config",
         "config": "canon",
         "turns": "canon wire stores",
         "server_tools": "canon wire turns stores",
-        "gateway": "canon wire protocols providers routing stores config turns server_tools",
-        "server": "canon wire protocols routing stores config gateway",
-        "cli": "canon wire protocols providers routing stores config gateway server turns",
+        "gateway": "canon wire protocols providers routing stores accounting config turns server_tools",
+        "server": "canon wire protocols routing stores accounting config gateway",
+        "cli": "canon wire protocols providers routing stores accounting config gateway server turns",
         "root": "cli",
     }.items()
 }

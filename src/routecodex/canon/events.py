@@ -19,9 +19,12 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of one answer; `input` includes cached tokens, `output` includes thinking.
+    """Token counts of one answer: `input` is the whole input and `output` the whole output.
 
-    `iterations` are Anthropic's counts of each step that it took by itself. A sum has none.
+    `cache_read` and `cache_write` are parts of the input, `cache_write_1h` is the part of `cache_write` that is
+    kept for an hour, `reasoning` is a part of the output. `cost` is the provider's own figure, in 10⁻⁹ USD;
+    `mode` is the mode of processing in which it answered, such as `flex`. `iterations` are Anthropic's counts
+    of each step that it took by itself. A sum has neither mode nor iterations.
     """
 
     input: int = 0
@@ -31,8 +34,12 @@ class Usage(Struct, frozen=True):
     reasoning: int = 0
     estimated: bool = False
     iterations: tuple[Json, ...] = ()
+    cache_write_1h: int = 0
+    cost: int | None = None
+    mode: str = ""
 
     def __add__(self, other: Usage) -> Usage:
+        known = self.cost is not None and other.cost is not None
         return Usage(
             input=self.input + other.input,
             output=self.output + other.output,
@@ -40,6 +47,8 @@ class Usage(Struct, frozen=True):
             cache_write=self.cache_write + other.cache_write,
             reasoning=self.reasoning + other.reasoning,
             estimated=self.estimated or other.estimated,
+            cache_write_1h=self.cache_write_1h + other.cache_write_1h,
+            cost=(self.cost or 0) + (other.cost or 0) if known else None,
         )
 
 

@@ -14,7 +14,8 @@ Protocol = Literal["chat", "responses", "messages", "gemini", "demo"]
 AuthStyle = Literal["bearer", "x-api-key", "x-goog-api-key", "api-key", "none"]
 Count = Annotated[int, Meta(ge=1)]
 _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com", ".openai.azure.us")
-Amount = Annotated[float, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0, le=100_000)]
+"""USD per million tokens. The dearest model known costs 600; more than 0.1 USD per token is a mistake."""
 
 
 class KeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,17 +59,69 @@ class TlsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class PriceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Price of a model per million tokens, in any one currency."""
+class PriceTierConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices of a request whose whole input, cached parts included, is above a size."""
 
-    input: Annotated[float, Meta(description="Input tokens.", ge=0)] = 0
-    output: Annotated[float, Meta(description="Output tokens, reasoning included.", ge=0)] = 0
+    above: Annotated[
+        Count,
+        Meta(
+            description="Tokens of input above which these prices hold for the whole request.",
+            extra={"fix": "set the size, as in above = 200000"},
+        ),
+    ]
+    input: Annotated[Amount | None, Meta(description="As in `price`; that of `price` when absent.")] = None
+    output: Annotated[Amount | None, Meta(description="As in `price`; that of `price` when absent.")] = None
+    cache_read: Annotated[
+        Amount | None, Meta(description="As in `price`; the tier's `input` when absent.")
+    ] = None
+    cache_write: Annotated[
+        Amount | None, Meta(description="As in `price`; the tier's `input` when absent.")
+    ] = None
+    cache_write_1h: Annotated[
+        Amount | None, Meta(description="As in `price`; 1.6 × the tier's `cache_write` when absent.")
+    ] = None
+    reasoning: Annotated[
+        Amount | None, Meta(description="As in `price`; at least the tier's `output` when absent.")
+    ] = None
+
+
+class PriceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Price of a model in USD per million tokens; `price = "free"` for flat-rate plans and local models."""
+
+    input: Annotated[Amount | None, Meta(description="Input tokens; 0 when absent.")] = None
+    output: Annotated[
+        Amount | None, Meta(description="Output tokens, reasoning included; 0 when absent.")
+    ] = None
     cache_read: Annotated[
         Amount | None, Meta(description="Input tokens read from a cache; as `input` when absent.")
     ] = None
     cache_write: Annotated[
-        Amount | None, Meta(description="Input tokens written to a cache; as `input` when absent.")
+        Amount | None,
+        Meta(description="Input tokens written to a cache for 5 minutes; as `input` when absent."),
     ] = None
+    cache_write_1h: Annotated[
+        Amount | None,
+        Meta(
+            description="Input tokens written to a cache for an hour; 1.6 × `cache_write` when absent.",
+        ),
+    ] = None
+    reasoning: Annotated[
+        Amount | None, Meta(description="Reasoning tokens, where they are billed apart from other output.")
+    ] = None
+    tiers: Annotated[
+        tuple[PriceTierConfig, ...],
+        Meta(description="Prices of requests above a size; every token of such a request has them."),
+    ] = ()
+
+
+class PriceGroups(Struct, frozen=True):
+    """Where the prices of a provider are found: names of groups in a price file, in order.
+
+    `flat_rate`: its use costs nothing beyond a fee, or it runs on this machine.
+    """
+
+    names: tuple[str, ...]
+    flat_rate: bool = False
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +138,14 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     vision: Annotated[bool, Meta(description="It accepts images.")] = True
     tools: Annotated[bool, Meta(description="It calls tools.")] = True
     reasoning: Annotated[bool, Meta(description="It can be asked to think.")] = True
-    price: Annotated[PriceConfig | None, Meta(description="Its price; no cost is shown when absent.")] = None
+    price: Annotated[
+        PriceConfig | Literal["free"] | None,
+        Meta(
+            description="Its price, before any other source. When absent, the provider's own figure in its "
+            "answers counts, then `prices.json` in the user dir, then the price file of the package; the cost "
+            "of a model without any price is unknown."
+        ),
+    ] = None
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from routecodex.config.providers import AuthStyle, Preset, Protocol
+from routecodex.config.providers import AuthStyle, Preset, PriceGroups, Protocol, ProviderConfig
 from routecodex.providers.deviations import AUTH_STYLES, dialect_of
 from routecodex.providers.known_models import models_of
 
@@ -97,3 +97,17 @@ class _Presets(Mapping[str, Preset]):
 
 
 PRESETS: Mapping[str, Preset] = _Presets()
+
+
+def price_groups(name: str, provider: ProviderConfig) -> PriceGroups:
+    """Return where the prices of a configured provider are found: by its preset, else by its name.
+
+    A plan that costs a flat fee and a server on this machine have no price per token. A provider that is only
+    named like one of them may be something else.
+    """
+    row = _rows_by_name().get(provider.preset or name)
+    if row is None:
+        return PriceGroups((provider.preset or name,), flat_rate=provider.protocol == "demo")
+    names = (row.prices, row.preset, provider.preset or name)
+    flat_rate = provider.preset is not None and (row.plan != "usage" or row.region == "local")
+    return PriceGroups(tuple(dict.fromkeys(filter(None, names))), flat_rate=flat_rate)
