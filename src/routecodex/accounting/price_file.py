@@ -2,7 +2,7 @@
 
     {"version": 1, "currency": "USD", "unit": "1000000 tokens", "as_of": "2026-08-21",
      "sources": [{"name": "models.dev", "date": "2026-07-02", …}],
-     "providers": {"glm": {"glm-4.7": {"input": 0.6, "output": 2.2, "cache_read": 0.11, "from": ["models.dev"]}}}}
+     "providers": {"glm": {"glm-4.7": {"input": 0.6, "output": 2.2, "from": ["models.dev"]}}}}
 
 Rows stay raw JSON until a model needs its price: the file of the package has hundreds, a gateway uses a few.
 """
@@ -33,7 +33,7 @@ MAX_BYTES = 32 * 1024 * 1024
 """Size of a price file; LiteLLM's table has about 2 MB."""
 
 _DATE = re.compile(r"[-@](?:20\d{2}-[01]\d-[0-3]\d|20\d{2}[01]\d[0-3]\d)\Z")
-"""The date at the end of a model's id: `-2025-04-14` (OpenAI), `-20250929` (Anthropic), `@20250929` (Vertex)."""
+"""A date at the end of an id: `-2025-04-14` (OpenAI), `-20250929` (Anthropic), `@20250929` (Vertex)."""
 Day = Annotated[str, Meta(pattern=r"^20\d\d-[01]\d-[0-3]\d$")]
 
 
@@ -98,7 +98,7 @@ class PriceFile(Struct, frozen=True, kw_only=True):
     providers: dict[str, dict[str, Raw]]
 
     def find(self, groups: tuple[str, ...], model: str) -> PriceRow | None:
-        """Return the row of a model in the first group that has it, by its id, then without a trailing date."""
+        """Return the row of a model in the first group that has it, by its id, then without its date."""
         for name in (model, undated(model)):
             for group in groups:
                 raw = self.providers.get(group, {}).get(name)

@@ -47,8 +47,8 @@ _UNKNOWN: Final = FoundPrice()
 class PriceTable:
     """Prices of the models of one configuration.
 
-    `groups_of` returns the groups of a provider in price files; `file` is the price file of the user dir. Both
-    files are read when the first price is looked up. `refresh` reads the user's file again if it has changed.
+    `groups_of` returns the groups of a provider in price files; `file` is the price file of the user dir.
+    Both files are read when the first price is looked up; `refresh` reads the user's again if it has changed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PriceTable:
         """Why the price file of the user dir is not used; empty if it is, or does not exist."""
 
     def price_for(self, provider: str, model: str) -> TargetPrice:
-        """Return the price of a configured model, by the names in the configuration; always the same object."""
+        """Return the price of a model, by its names in the configuration; always the same object."""
         price = self._prepared.get((provider, model))
         return price if price is not None else self._prepare(provider, model)
 

@@ -21,10 +21,10 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 class Usage(Struct, frozen=True):
     """Token counts of one answer: `input` is the whole input and `output` the whole output.
 
-    `cache_read` and `cache_write` are parts of the input, `cache_write_1h` is the part of `cache_write` that is
-    kept for an hour, `reasoning` is a part of the output. `cost` is the provider's own figure, in 10⁻⁹ USD;
-    `mode` is the mode of processing in which it answered, such as `flex`. `iterations` are Anthropic's counts
-    of each step that it took by itself. A sum has neither mode nor iterations.
+    `cache_read` and `cache_write` are parts of the input, `cache_write_1h` is the part of `cache_write` that
+    is kept for an hour, `reasoning` is a part of the output. `cost` is the provider's own figure, in 10⁻⁹
+    USD; `mode` is the mode of processing in which it answered, such as `flex`. `iterations` are Anthropic's
+    counts of each step that it took by itself. A sum has neither mode nor iterations.
     """
 
     input: int = 0

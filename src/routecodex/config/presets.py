@@ -128,7 +128,9 @@ def _merge_preset(
 
 
 def _without_none(row: Any) -> Any:
-    """Return the row without None values."""
+    """Return the row without None values, and with lists as a file has them."""
+    if isinstance(row, tuple):
+        return [_without_none(one) for one in row]
     if not isinstance(row, dict):
         return row
     return {name: _without_none(value) for name, value in row.items() if value is not None}

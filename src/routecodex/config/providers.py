@@ -142,8 +142,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         PriceConfig | Literal["free"] | None,
         Meta(
             description="Its price, before any other source. When absent, the provider's own figure in its "
-            "answers counts, then `prices.json` in the user dir, then the price file of the package; the cost "
-            "of a model without any price is unknown."
+            "answers counts, then `prices.json` in the user dir, then the price file of the package. Without "
+            "any price the cost is unknown."
         ),
     ] = None
 

@@ -241,7 +241,7 @@ def test_additional_counts_of_the_upstream_are_relayed(end: bytes) -> None:
         out = passed(stream, step=step)
         check_chat(out, include_usage=True)
         assert out.endswith(b'"choices":[],"usage":' + own + b"}\n\n" + DONE)
-    assert relayed(stream).outcome.usage == Usage(3, 2, cache_read=1, cache_write=2)
+    assert relayed(stream).outcome.usage == Usage(3, 2, cache_read=1, cache_write=2, cost=10_000_000)
 
 
 @pytest.mark.parametrize("partial", [{"completion_tokens": 2}, {**COUNTS, "prompt_tokens": "3"}])

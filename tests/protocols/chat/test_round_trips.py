@@ -55,7 +55,8 @@ def responses(draw: st.DrawFn) -> Response:
     calls = draw(st.lists(st.tuples(names, arguments), max_size=3))
     parts += [ToolCall(f"call_{at}", name, text) for at, (name, text) in enumerate(calls)]
     reason: Reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
-    usage = Usage(draw(counts), draw(counts), cache_read=draw(counts), reasoning=draw(counts))
+    cached = draw(counts)
+    usage = Usage(cached + draw(counts), draw(counts), cache_read=cached, reasoning=draw(counts))
     logprobs = tuple(draw(st.lists(likely, max_size=2))) if any(isinstance(p, Text) for p in parts) else ()
     return Response(
         "chatcmpl-abc", "asked", 1, tuple(parts), Finish(reason, upstream_reason=reason), usage, logprobs

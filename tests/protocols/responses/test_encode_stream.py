@@ -471,7 +471,7 @@ parts = st.one_of(
     st.builds(ToolCall, st.text("abc", min_size=1), st.just("p"), st.text(), custom=st.just(True)),
     st.builds(ToolCall, st.just("x"), st.just("f"), st.just("{}"), namespace=st.just("ns")),
 )
-usages = st.builds(Usage, input=st.integers(0, 99), output=st.integers(0, 99), cache_read=st.integers(0, 9))
+usages = st.builds(Usage, input=st.integers(9, 99), output=st.integers(0, 99), cache_read=st.integers(0, 9))
 
 
 def plain(answer: Response) -> tuple[Any, ...]:

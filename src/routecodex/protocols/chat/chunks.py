@@ -18,6 +18,7 @@ from routecodex.protocols.chat.schema import (
     CachedDetails,
     CustomDelta,
     FunctionDelta,
+    GroqField,
     ReasoningDetails,
     StreamChunk,
     UsageField,
@@ -27,6 +28,7 @@ from routecodex.protocols.chat.schema import (
     WireToolCallDelta,
     WireUsage,
 )
+from routecodex.protocols.usage import billed_cost, loose_tokens, mode_of
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, decode_raw, has_content, is_present
 
@@ -66,8 +68,8 @@ def read_loosely(data: bytes) -> StreamChunk | None:
 
 def _loose_chunk(value: dict[str, Any]) -> StreamChunk:
     """Return a chunk of the fields that have a usable type."""
-    choices = value.get("choices")
-    usage = value.get("usage")
+    choices, usage, groq = value.get("choices"), value.get("usage"), value.get("x_groq")
+    groq_usage = groq.get("usage") if isinstance(groq, dict) else None
     return StreamChunk(
         id=_text(value.get("id")),
         object=_text(value.get("object")),
@@ -82,6 +84,7 @@ def _loose_chunk(value: dict[str, Any]) -> StreamChunk:
         search_results=_raw(value.get("search_results")),
         service_tier=_text(value.get("service_tier")),
         system_fingerprint=_text(value.get("system_fingerprint")),
+        x_groq=GroqField(_loose_usage(groq_usage)) if isinstance(groq_usage, dict) else None,
     )
 
 
@@ -161,23 +164,31 @@ def _loose_function(item: Json) -> FunctionDelta | None:
 
 
 def _loose_usage(item: dict[str, Any]) -> WireUsage:
-    prompt, completion = item.get("prompt_tokens_details"), item.get("completion_tokens_details")
+    completion = item.get("completion_tokens_details")
     return WireUsage(
-        prompt_tokens=_count(item.get("prompt_tokens")),
-        completion_tokens=_count(item.get("completion_tokens")),
-        total_tokens=_count(item.get("total_tokens")),
-        prompt_tokens_details=CachedDetails(
-            _count(prompt.get("cached_tokens")), _count(prompt.get("cache_write_tokens"))
-        )
-        if isinstance(prompt, dict)
-        else None,
-        completion_tokens_details=ReasoningDetails(_count(completion.get("reasoning_tokens")))
+        cost=item.get("cost"),
+        cost_details=item.get("cost_details"),
+        is_byok=item.get("is_byok"),
+        cost_in_usd_ticks=item.get("cost_in_usd_ticks"),
+        prompt_tokens=loose_tokens(item.get("prompt_tokens")),
+        completion_tokens=loose_tokens(item.get("completion_tokens")),
+        total_tokens=loose_tokens(item.get("total_tokens")),
+        prompt_tokens_details=_loose_details(item.get("prompt_tokens_details")),
+        completion_tokens_details=ReasoningDetails(loose_tokens(completion.get("reasoning_tokens")))
         if isinstance(completion, dict)
         else None,
-        prompt_cache_hit_tokens=_count(item.get("prompt_cache_hit_tokens")),
-        cached_tokens=_count(item.get("cached_tokens")),
-        num_cached_tokens=_count(item.get("num_cached_tokens")),
+        prompt_cache_hit_tokens=loose_tokens(item.get("prompt_cache_hit_tokens")),
+        cached_tokens=loose_tokens(item.get("cached_tokens")),
+        num_cached_tokens=loose_tokens(item.get("num_cached_tokens")),
+        prompt_token_details=_loose_details(item.get("prompt_token_details")),
     )
+
+
+def _loose_details(item: Json) -> CachedDetails | None:
+    if not isinstance(item, dict):
+        return None
+    names = ("cached_tokens", "cache_write_tokens", "cache_creation_input_tokens")
+    return CachedDetails(*(loose_tokens(item.get(name)) for name in names))
 
 
 def _raw(value: Json) -> Raw:
@@ -285,25 +296,35 @@ def reasoning_details_of(delta: WireDelta) -> list[tuple[int, str]]:
     return texts
 
 
-def usage_of(wire: WireUsage) -> Usage:
-    """Return the canonical usage."""
-    prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
-    cached = prompt.cached_tokens if prompt is not None else None
-    written = prompt.cache_write_tokens if prompt is not None else None
-    reasoning = max(completion.reasoning_tokens or 0, 0) if completion is not None else 0
-    input, output = max(wire.prompt_tokens or 0, 0), max(wire.completion_tokens or 0, 0)
-    # xAI does not count reasoning among the completion tokens, only in the total.
-    total = wire.total_tokens
-    if reasoning and (reasoning > output if total is None else total - input - output >= reasoning):
-        output += reasoning
+def usage_of(wire: WireUsage, tier: str | None) -> Usage:
+    """Return the canonical usage of an answer with this `service_tier`."""
+    input, output = wire.prompt_tokens or 0, wire.completion_tokens or 0
+    cached = written = reasoning = 0
+    details = wire.prompt_tokens_details or wire.prompt_token_details
+    if details is not None:
+        cached = details.cached_tokens or 0
+        written = details.cache_write_tokens or details.cache_creation_input_tokens or 0
+    if not cached:
+        cached = wire.prompt_cache_hit_tokens or wire.cached_tokens or wire.num_cached_tokens or 0
+    if cached + written > input:
+        # xAI: cached tokens were seen beside the prompt tokens instead of among them.
+        input += cached + written
+    completion = wire.completion_tokens_details
+    if completion is not None and completion.reasoning_tokens:
+        reasoning = completion.reasoning_tokens
+        # xAI does not count reasoning among the completion tokens, only in the total.
+        total = wire.total_tokens
+        if reasoning > output if total is None else total - input - output >= reasoning:
+            output += reasoning
+    billed = wire.cost is not None or wire.cost_in_usd_ticks is not None
     return Usage(
         input=input,
         output=output,
-        cache_read=max(
-            cached or wire.prompt_cache_hit_tokens or wire.cached_tokens or wire.num_cached_tokens or 0, 0
-        ),
-        cache_write=max(written or 0, 0),
+        cache_read=cached,
+        cache_write=written,
         reasoning=reasoning,
+        cost=billed_cost(wire) if billed else None,
+        mode=mode_of(tier) if tier else "",
     )
 
 

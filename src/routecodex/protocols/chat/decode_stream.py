@@ -141,8 +141,9 @@ class ChunkDecoder:
         for choice in chunk.choices or ():
             if choice.index == 0:
                 self._choice(choice, out)
-        if chunk.usage is not None:
-            out.append(UsageReported(usage_of(chunk.usage)))
+        usage = chunk.usage if chunk.x_groq is None else chunk.counts
+        if usage is not None:
+            out.append(UsageReported(usage_of(usage, chunk.service_tier)))
 
     def texts(self, texts: list[str], out: list[StreamItem]) -> None:
         """Add text deltas that were found without decoding their chunks."""

@@ -57,12 +57,15 @@ _FINISHES: Final = {
 class ChunkPrefix:
     """Fields that all chunks of an answer share."""
 
-    __slots__ = ("created", "id", "model")
+    __slots__ = ("created", "id", "model", "tier")
 
-    def __init__(self, id: str | None, created: int | None, model: str | None) -> None:
+    def __init__(
+        self, id: str | None, created: int | None, model: str | None, tier: str | None = None
+    ) -> None:
         self.id = id
         self.created = created
         self.model = model
+        self.tier = tier
 
 
 class KnownFrames:
@@ -129,7 +132,9 @@ class KnownFrames:
 
 def _chunk_prefix(members: tuple[str | int | None, ...]) -> ChunkPrefix | None:
     """Return the prefix of these members; None if one is missing or has an unexpected type."""
-    name, kind, created, model = members[0], members[1], members[2], members[3]
+    name, kind, created, model, tier = members[0], members[1], members[2], members[3], members[4]
     if not (isinstance(name, str) and isinstance(model, str) and isinstance(created, int)):
         return None
-    return ChunkPrefix(name, created, model) if name and model and kind == OBJECT else None
+    if not (name and model and kind == OBJECT):
+        return None
+    return ChunkPrefix(name, created, model, tier if isinstance(tier, str) else None)

@@ -96,6 +96,7 @@ class Relay(FrameRelay):
         self._template = FrameTemplate()
         self._known = KnownFrames()
         self._prefix: ChunkPrefix | None = None
+        self._tier: str | None = None
         self._lacks_prefix = False
         self._calls: dict[int, ToolCallIndex] = {}
         self._positions: list[CallPosition] = []
@@ -261,12 +262,13 @@ class Relay(FrameRelay):
     def _chunk(self, chunk: StreamChunk, data: bytes, *, raw: bytes, loose: bool) -> bytes:
         choices = chunk.choices or []
         if self._prefix is None and choices:
-            prefix = ChunkPrefix(chunk.id, chunk.created, chunk.model)
+            prefix = ChunkPrefix(chunk.id, chunk.created, chunk.model, chunk.service_tier)
             complete = prefix.id and prefix.model and prefix.created is not None and chunk.object == OBJECT
             self._lacks_prefix = not complete
             self._note_prefix(prefix, len(raw))
+        usage = chunk.usage if chunk.x_groq is None else chunk.counts
         if self._finish_reasons and self._repeats_finish(choices):
-            return b"" if chunk.usage is None else self._late_usage(chunk.usage, data, raw=raw)
+            return b"" if usage is None else self._late_usage(usage, data, raw=raw)
         self._positions.clear()
         self._whole_choices.clear()
         repair = self._lacks_prefix or chunk.object != OBJECT
@@ -274,8 +276,8 @@ class Relay(FrameRelay):
             repair |= self._choice(choice, loose=loose)
         if self._failure:
             return self._break(stream_broken(self._failure))
-        if chunk.usage is not None:
-            return self._usage(chunk, data, raw=raw, repair=repair)
+        if usage is not None:
+            return self._usage(chunk, usage, data=data, raw=raw, repair=repair)
         if repair:
             return self._repaired(json.decode(data))
         if is_plain_text(chunk):
@@ -298,6 +300,7 @@ class Relay(FrameRelay):
     def _note_prefix(self, prefix: ChunkPrefix, size: int) -> None:
         """Note the fields of the first chunk with a choice, and the size of its frame."""
         self._prefix = prefix
+        self._tier = prefix.tier
         self._meter.envelope = size
         self.outcome.model = prefix.model or ""
         self.outcome.response_id = prefix.id or ""
@@ -411,16 +414,15 @@ class Relay(FrameRelay):
             reason = self._finish_reasons.get(index)
             choice["finish_reason"] = reason if choice["finish_reason"] else None
 
-    def _usage(self, chunk: StreamChunk, data: bytes, *, raw: bytes, repair: bool) -> bytes:
+    def _usage(self, chunk: StreamChunk, usage: WireUsage, *, data: bytes, raw: bytes, repair: bool) -> bytes:
         """Return a chunk with usage.
 
         OpenAI API reference, `stream_options.include_usage`: the last chunk has the usage and no choices, all
         others have null. Unrequested usage beside choices (Mistral, Together, Databricks) stays there.
         """
-        assert chunk.usage is not None
-        self._note_usage(chunk.usage, data)
+        self._note_usage(usage, data)
         if not chunk.choices:
-            frame = self._usage_frame(chunk.usage, raw)
+            frame = self._usage_frame(usage, raw)
             return self._repaired(json.decode(data)) if frame and repair else frame
         if not self._include_usage:
             return self._repaired(json.decode(data)) if repair else raw
@@ -444,12 +446,12 @@ class Relay(FrameRelay):
 
     def _note_usage(self, usage: WireUsage, data: bytes) -> None:
         """Note the usage of a chunk that cannot be sent as it came."""
-        self.outcome.usage = usage_of(usage)
+        self.outcome.usage = usage_of(usage, self._tier)
         self._usage_data = data
 
     def _usage_frame(self, usage: WireUsage, raw: bytes) -> bytes:
         """Note the usage of a chunk without choices; return its frame if it may be sent now."""
-        self.outcome.usage = usage_of(usage)
+        self.outcome.usage = usage_of(usage, self._tier)
         if self._usage_sent or not (self._include_usage and self._finish_reasons):
             return b""
         self._usage_sent = True

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from routecodex.protocols.usage import BilledUsage, Tokens
 from routecodex.wire.json import ABSENT
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -258,31 +259,39 @@ class WireChoice(Struct, gc=False):
 
 
 class CachedDetails(Struct, gc=False):
-    """Cache counts of the prompt; `cache_write_tokens` is OpenRouter's."""
+    """Cache counts of the prompt; `cache_creation_input_tokens` is DashScope's, for explicit caches."""
 
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Tokens | None = None
+    cache_write_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
 
 
 class ReasoningDetails(Struct, gc=False):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Tokens | None = None
 
 
-class WireUsage(Struct, gc=False):
+class WireUsage(BilledUsage, gc=False):
     """Token counts.
 
     DeepSeek counts cached tokens in `prompt_cache_hit_tokens`, Kimi in `cached_tokens`, Mistral in
-    `num_cached_tokens`.
+    `num_cached_tokens` or `prompt_token_details`.
     """
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
+    total_tokens: Tokens | None = None
     prompt_tokens_details: CachedDetails | None = None
     completion_tokens_details: ReasoningDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-    cached_tokens: int | None = None
-    num_cached_tokens: int | None = None
+    prompt_cache_hit_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
+    num_cached_tokens: Tokens | None = None
+    prompt_token_details: CachedDetails | None = None
+
+
+class GroqField(Struct, gc=False):
+    """Groq's own field of a chunk; the last one has the usage, whether it was requested or not."""
+
+    usage: WireUsage | None = None
 
 
 class StreamChunk(Struct, gc=False):
@@ -300,6 +309,14 @@ class StreamChunk(Struct, gc=False):
     citations: Raw = ABSENT
     """Perplexity: the pages that the answer refers to by number; every chunk repeats them."""
     search_results: Raw = ABSENT
+    x_groq: GroqField | None = None
+
+    @property
+    def counts(self) -> WireUsage | None:
+        """Return the usage of the chunk, wherever it is."""
+        if self.usage is None and self.x_groq is not None:
+            return self.x_groq.usage
+        return self.usage
 
 
 class UsageField(Struct, gc=False):

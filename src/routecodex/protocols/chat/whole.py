@@ -117,9 +117,9 @@ def _call(call: ToolCall, names: ToolNames, *, empty: str) -> dict[str, Any]:
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """Return the upstream's answer, with finish reasons corrected that are wrong or not one of chat's."""
     answer = _read(body, reply.provider)
-    usage = answer.usage
+    usage = answer.counts
     outcome = AnswerOutcome(model=answer.model or "", response_id=answer.id or "")
-    outcome.usage = usage_of(usage) if usage is not None else None
+    outcome.usage = usage_of(usage, answer.service_tier) if usage is not None else None
     corrections: dict[int, str] = {}
     for at, choice in enumerate(answer.choices or []):
         message, reason = choice.message or choice.delta or _EMPTY_DELTA, choice.finish_reason

@@ -39,6 +39,7 @@ from routecodex.protocols.gemini.schema import (
     WireUsage,
 )
 from routecodex.protocols.upstream_errors import stream_truncated
+from routecodex.protocols.usage import loose_tokens
 from routecodex.wire import json, sse
 
 _chunk = Decoder(StreamChunk)
@@ -102,8 +103,24 @@ def read_chunk(data: bytes) -> StreamChunk | None:
     if chunk is not None:
         return chunk
     try:
-        return msgspec.convert(json.decode(data), StreamChunk, strict=False)
-    except (ValueError, msgspec.ValidationError):
+        value = json.decode(data)
+        return msgspec.convert(value, StreamChunk, strict=False)
+    except msgspec.ValidationError:
+        return _read_loosely(value)
+    except ValueError:
+        return None
+
+
+def _read_loosely(value: Json) -> StreamChunk | None:
+    """Return a chunk without the counts that make no sense: an answer must not fail by them."""
+    usage = value.get("usageMetadata") if isinstance(value, dict) else None
+    if usage is None:
+        return None
+    counts = usage.items() if isinstance(usage, dict) else ()
+    found = {name: loose_tokens(count) for name, count in counts if name.endswith("TokenCount")}
+    try:
+        return msgspec.convert({**value, "usageMetadata": found}, StreamChunk, strict=False)
+    except msgspec.ValidationError:
         return None
 
 
@@ -336,15 +353,15 @@ def blocked_finish_reason(reason: str) -> str:
 
 def decode_usage(usage: WireUsage) -> Usage:
     """Return the canonical counts: prompts of tools are input, thoughts are output."""
-    thoughts = max(usage.thoughts_token_count or 0, 0)
-    prompt = max((usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0), 0)
+    thoughts = usage.thoughts_token_count or 0
+    prompt = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
     output = usage.candidates_token_count
     if output is None:
         output = max(0, (usage.total_token_count or 0) - prompt - thoughts)
     return Usage(
         input=prompt,
-        output=max(output, 0) + thoughts,
-        cache_read=max(usage.cached_content_token_count or 0, 0),
+        output=output + thoughts,
+        cache_read=usage.cached_content_token_count or 0,
         reasoning=thoughts,
     )
 

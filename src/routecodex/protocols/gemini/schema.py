@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 
+from routecodex.protocols.usage import Tokens
 from routecodex.wire.json import ABSENT
 
 Count = Annotated[int, Meta(ge=0)]
@@ -245,12 +246,12 @@ class Candidate(WireStruct):
 
 
 class WireUsage(WireStruct):
-    prompt_token_count: int | None = None
-    candidates_token_count: int | None = None
-    thoughts_token_count: int | None = None
-    cached_content_token_count: int | None = None
-    tool_use_prompt_token_count: int | None = None
-    total_token_count: int | None = None
+    prompt_token_count: Tokens | None = None
+    candidates_token_count: Tokens | None = None
+    thoughts_token_count: Tokens | None = None
+    cached_content_token_count: Tokens | None = None
+    tool_use_prompt_token_count: Tokens | None = None
+    total_token_count: Tokens | None = None
 
 
 class PromptFeedback(WireStruct):

@@ -33,8 +33,15 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols import codec, upstream_errors
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.content import NAME, citations_of, extras_of
-from routecodex.protocols.messages.schema import StreamChunk, WireDelta, WireMessageStart, WireUsage
+from routecodex.protocols.messages.schema import (
+    CacheCreation,
+    StreamChunk,
+    WireDelta,
+    WireMessageStart,
+    WireUsage,
+)
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
+from routecodex.protocols.usage import billed_cost, loose_tokens, mode_of
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge
@@ -397,9 +404,25 @@ def _read_loosely(data: bytes) -> StreamChunk | None:
         delta=_fitting_fields(value.get("delta"), WireDelta),
         content_block=block if isinstance(block, dict) else None,
         message=_fitting_fields(value.get("message"), WireMessageStart, usage=WireUsage),
-        usage=_fitting_fields(value.get("usage"), WireUsage),
+        usage=read_usage_loosely(value.get("usage")),
         error=value.get("error"),
     )
+
+
+def read_usage_loosely(value: Json) -> WireUsage | None:
+    """Return the counts of a usage object that make sense; None if it is not an object."""
+    found: WireUsage | None = _fitting_fields(_loose_counts(value), WireUsage)
+    return found
+
+
+def _loose_counts(value: Json) -> Json:
+    """Return an object with the counts in it as numbers, or null where they make no sense."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: loose_tokens(one) if name.endswith("_tokens") else _loose_counts(one)
+        for name, one in value.items()
+    }
 
 
 def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
@@ -408,7 +431,11 @@ def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
         return None
     out = shape()
     for name in shape.__struct_fields__:
-        found = _fitting_fields(value.get(name), nested[name]) if name in nested else value.get(name)
+        found = (
+            _fitting_fields(_loose_counts(value.get(name)), nested[name])
+            if name in nested
+            else value.get(name)
+        )
         fitted = json.try_read(json.encode({name: found}), _shapes[shape])
         if found is not None and fitted is not None:
             setattr(out, name, getattr(fitted, name))
@@ -416,42 +443,72 @@ def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
 
 
 class UsageCounter:
-    """Merges the usage reports of one stream: counts are cumulative, an absent count keeps its value."""
+    """Merges the usage reports of one stream: counts are cumulative, an absent count keeps its value.
 
-    __slots__ = ("_counts", "_iterations")
+    `message_delta` may repeat the input larger than `message_start` had it, because of server tools, and
+    without the split by cache duration: what is above the split was written for 5 minutes.
+    """
+
+    __slots__ = (
+        "_hour",
+        "_input",
+        "_iterations",
+        "_mode",
+        "_nanos",
+        "_output",
+        "_read",
+        "_thinking",
+        "_write",
+    )
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self._input = self._read = self._write = self._hour = self._thinking = 0
+        self._output = -1
+        self._nanos: int | None = None
+        self._mode = ""
         self._iterations: tuple[Json, ...] = ()
 
     def add(self, usage: WireUsage | None) -> None:
         if usage is None:
             return
+        if usage.input_tokens is not None:
+            self._input = usage.input_tokens
+        if usage.output_tokens is not None:
+            self._output = usage.output_tokens
+        if usage.cache_read_input_tokens is not None:
+            self._read = usage.cache_read_input_tokens
+        if usage.cache_creation is not None:
+            self._split(usage.cache_creation)
+        if usage.cache_creation_input_tokens is not None:
+            self._write = usage.cache_creation_input_tokens
         details = usage.output_tokens_details
-        reported = {
-            "input": usage.input_tokens,
-            "output": usage.output_tokens,
-            "cache_write": usage.cache_creation_input_tokens,
-            "cache_read": usage.cache_read_input_tokens,
-            "reasoning": details.thinking_tokens if details is not None else None,
-        }
-        self._counts.update({name: max(count, 0) for name, count in reported.items() if count is not None})
+        if details is not None and details.thinking_tokens is not None:
+            self._thinking = details.thinking_tokens
+        if usage.speed is not None or usage.service_tier is not None:
+            self._mode = mode_of(usage.speed) or mode_of(usage.service_tier)
+        if usage.cost is not None or usage.cost_in_usd_ticks is not None:
+            self._nanos = billed_cost(usage)
         if isinstance(usage.iterations, list):
             self._iterations = tuple(usage.iterations)
 
+    def _split(self, split: CacheCreation) -> None:
+        self._hour = split.ephemeral_1h_input_tokens or 0
+        self._write = (split.ephemeral_5m_input_tokens or 0) + self._hour
+
     def usage(self) -> Usage | None:
         """Return the counts so far; None if the provider has not counted its output."""
-        counts = self._counts
-        if "output" not in counts:
+        if self._output < 0:
             return None
-        cached = counts.get("cache_read", 0), counts.get("cache_write", 0)
         return Usage(
-            input=counts.get("input", 0) + sum(cached),
-            output=counts["output"],
-            cache_read=cached[0],
-            cache_write=cached[1],
-            reasoning=counts.get("reasoning", 0),
+            input=self._input + self._read + self._write,
+            output=self._output,
+            cache_read=self._read,
+            cache_write=self._write,
+            reasoning=self._thinking,
             iterations=self._iterations,
+            cache_write_1h=min(self._hour, self._write),
+            cost=self._nanos,
+            mode=self._mode,
         )
 
 
@@ -463,6 +520,11 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cache_read,
         "output_tokens": usage.output,
     }
+    if usage.cache_write_1h:
+        counts["cache_creation"] = {
+            "ephemeral_5m_input_tokens": max(usage.cache_write - usage.cache_write_1h, 0),
+            "ephemeral_1h_input_tokens": usage.cache_write_1h,
+        }
     if usage.reasoning:
         counts["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
     if usage.iterations:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct, field
 
 from routecodex.canon.parts import Json
+from routecodex.protocols.usage import BilledUsage, Tokens
 from routecodex.wire.json import ABSENT
 
 Count = Annotated[int, Meta(ge=0)]
@@ -127,18 +128,31 @@ class AnswerBody(RequestBody, kw_only=True):
 
 
 class OutputDetails(Struct):
-    thinking_tokens: int | None = None
+    thinking_tokens: Tokens | None = None
 
 
-class WireUsage(Struct):
-    """Token counts of a provider; an absent or null field is unknown."""
+class CacheCreation(Struct):
+    """Tokens written to caches, by the time for which they are kept."""
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    ephemeral_5m_input_tokens: Tokens | None = None
+    ephemeral_1h_input_tokens: Tokens | None = None
+
+
+class WireUsage(BilledUsage):
+    """Token counts of a provider; an absent or null field is unknown.
+
+    `speed` is `fast` for Anthropic's fast mode, which has prices of its own.
+    """
+
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
+    cache_read_input_tokens: Tokens | None = None
     output_tokens_details: OutputDetails | None = None
     iterations: Json = None
+    cache_creation: CacheCreation | None = None
+    service_tier: Json = None
+    speed: Json = None
 
 
 class WireDelta(Struct, gc=False):

@@ -16,7 +16,12 @@ from routecodex.canon.response import Response, unfold
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.content import NAME, part_of
-from routecodex.protocols.messages.decode_stream import UsageCounter, note_calls, usage_object
+from routecodex.protocols.messages.decode_stream import (
+    UsageCounter,
+    note_calls,
+    read_usage_loosely,
+    usage_object,
+)
 from routecodex.protocols.messages.encode_messages import input_of
 from routecodex.protocols.messages.encode_stream import (
     BlockEncoder,
@@ -92,13 +97,26 @@ def decode_response(body: bytes) -> Sequence[Event]:
 
 
 def _read(body: bytes, *, provider: str) -> _Answer:
-    answer = json.try_read(body, _answer)
+    answer = json.try_read(body, _answer) or _read_loosely(body)
     if answer is not None:
         return answer
     failure = json.try_read(body, _failure)
     if failure is not None and is_present(failure.error):
         raise errors.typed_error(decode_raw(failure.error), provider=provider)
     raise errors.unparsable()
+
+
+def _read_loosely(body: bytes) -> _Answer | None:
+    """Read an answer whose usage has counts that are not whole numbers; an answer must not fail by them."""
+    try:
+        fields = json.answer_fields(body)
+    except ValueError:
+        return None
+    usage = fields.pop("usage", ABSENT)
+    answer = json.try_read(json.encode(fields), _answer)
+    if answer is not None:
+        answer.usage = read_usage_loosely(json.decode_answer(usage))
+    return answer
 
 
 def _signed_blocks(answer: _Answer) -> list[_SignedBlock]:

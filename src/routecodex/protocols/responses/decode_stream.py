@@ -265,7 +265,7 @@ class StreamDecoder(codec.StreamDecoder):
             decoder.finish()
         for decoder in self._items:
             decoder.finish()
-        usage = decode_usage(response.get("usage"))
+        usage = decode_usage(response.get("usage"), response.get("service_tier"))
         if usage is not None:
             self._queue.add(UsageReported(usage))
         calls = [item for item in self._items if isinstance(item, CallItemDecoder) and item.started]

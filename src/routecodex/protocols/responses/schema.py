@@ -13,6 +13,7 @@ from msgspec.json import Decoder
 
 from routecodex.canon.events import Usage
 from routecodex.canon.request import ProtocolName
+from routecodex.protocols.usage import BilledUsage, Tokens, billed_cost, loose_tokens, mode_of
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.json import ABSENT
@@ -256,35 +257,60 @@ def _read_lenient(data: bytes) -> StreamChunk | None:
 
 
 class _TokenDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Tokens | None = None
+    cache_write_tokens: Tokens | None = None
+    reasoning_tokens: Tokens | None = None
 
 
-class WireUsage(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+class WireUsage(BilledUsage):
+    """Token counts; both details have their own fields."""
+
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     input_tokens_details: _TokenDetails | None = None
     output_tokens_details: _TokenDetails | None = None
 
 
-def decode_usage(value: Any) -> Usage | None:
-    """Return the token counts of a response object, or None if they are missing or malformed."""
+def decode_usage(value: Any, tier: Any = None) -> Usage | None:
+    """Return the token counts of a response object with this `service_tier`; None if it has none."""
     if not isinstance(value, dict):
         return None
     try:
         usage = convert(value, WireUsage, strict=False)
     except ValueError:
-        return None
-    inputs = usage.input_tokens_details or _TokenDetails()
-    outputs = usage.output_tokens_details or _TokenDetails()
+        usage = convert(_loose_counts(value), WireUsage)
+        if usage.input_tokens is None and usage.output_tokens is None:
+            return None
+    inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
+    input, read, write = usage.input_tokens or 0, 0, 0
+    if inputs is not None:
+        read, write = inputs.cached_tokens or 0, inputs.cache_write_tokens or 0
+        if read + write > input:
+            # xAI: cached tokens were seen beside the input tokens instead of among them.
+            input += read + write
+    billed = usage.cost is not None or usage.cost_in_usd_ticks is not None
     return Usage(
-        input=max(usage.input_tokens or 0, 0),
-        output=max(usage.output_tokens or 0, 0),
-        cache_read=max(inputs.cached_tokens or 0, 0),
-        cache_write=max(inputs.cache_write_tokens or 0, 0),
-        reasoning=max(outputs.reasoning_tokens or 0, 0),
+        input=input,
+        output=usage.output_tokens or 0,
+        cache_read=read,
+        cache_write=write,
+        reasoning=outputs.reasoning_tokens or 0 if outputs is not None else 0,
+        cost=billed_cost(usage) if billed else None,
+        mode=mode_of(tier) if tier else "",
     )
+
+
+def _loose_counts(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a usage object that make sense."""
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        if name.endswith("_tokens"):
+            found[name] = loose_tokens(one)
+        elif not name.endswith("_details") or name == "cost_details":
+            found[name] = one
+        elif isinstance(one, dict):
+            found[name] = _loose_counts(one)
+    return found
 
 
 def finish_reason(response: dict[str, Any], kind: str = "") -> str:

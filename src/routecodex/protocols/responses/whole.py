@@ -86,7 +86,7 @@ def read_outcome(response: dict[str, Any], body: bytes, kind: str = "") -> Answe
             NAME, reason, has_calls=bool(calls), calls_whole=not calls or _is_whole(calls[-1])
         ),
         sent_finish=reason,
-        usage=decode_usage(response.get("usage")),
+        usage=decode_usage(response.get("usage"), response.get("service_tier")),
         signatures=[signature for signature in signatures if isinstance(signature, str)],
         body=body,
         empty=all(map(is_empty_item, items)),
