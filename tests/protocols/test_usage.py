@@ -49,7 +49,7 @@ def _responses(usage: Any, fields: dict[str, Any]) -> tuple[bytes, bytes]:
     }
     response = {"id": "r", "object": "response", "status": "completed", "model": "m", "output": [item]}
     whole = {**response, **fields, "usage": usage}
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "response.created", "response": {**response, "status": "in_progress", "usage": None}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
         {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "Hi"},
@@ -70,7 +70,7 @@ def _messages(usage: Any, fields: dict[str, Any]) -> tuple[bytes, bytes]:
 
 def messages_stream(message: dict[str, Any], usage: Any) -> bytes:
     """Return a stream with this `message_start`, and this usage in its `message_delta`."""
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
@@ -103,8 +103,8 @@ def usages(protocol: str, whole: bytes, stream: bytes) -> list[Usage | None]:
     streamed = fold([*decoder.feed(stream), *decoder.close()])
     relay.feed(stream)
     relay.close()
-    found = [fold(codec.decode_response(whole)), codec.relay_response(whole, reply())[1]]
-    return [*(one.usage for one in found), streamed.usage, relay.outcome.usage]
+    decoded, relayed = fold(codec.decode_response(whole)), codec.relay_response(whole, reply())[1]
+    return [decoded.usage, relayed.usage, streamed.usage, relay.outcome.usage]
 
 
 def cached(**more: Any) -> dict[str, Any]:

@@ -117,9 +117,9 @@ class PriceFile(Struct, frozen=True, kw_only=True):
 
 
 class _ImportedFile(Struct, kw_only=True):
-    """A file that people import, checked to the last row."""
+    """The head of a file that people import; its rows are checked one by one, so that a mistake is located."""
 
-    providers: dict[str, dict[str, FileRow]]
+    providers: dict[str, dict[str, Raw]]
     version: int = VERSION
     currency: str = CURRENCY
     unit: str = UNIT
@@ -156,23 +156,29 @@ def parse(data: bytes, *, source: str, today: str) -> PriceFile:
     _check_head(found, source)
     if not any(found.providers.values()):
         raise PriceFileError(f"{source}: providers: has no prices")
-    for group, rows in found.providers.items():
-        for model, row in rows.items():
-            _check_row(row, f"{source}: providers.{group}.{model}")
-    as_of = found.as_of or today
-    return build(found.providers, as_of=as_of, sources=found.sources)
+    rows = {
+        group: {
+            model: _read_row(raw, f"{source}: providers.{group}.{model}") for model, raw in models.items()
+        }
+        for group, models in found.providers.items()
+    }
+    return build(rows, as_of=found.as_of or today, sources=found.sources)
 
 
-def decode(data: bytes, shape: type[Any], *, source: str) -> Any:
-    """Decode a file of prices; PriceFileError says what is wrong with it."""
-    if len(data) > MAX_BYTES:
-        raise PriceFileError(f"{source}: has {len(data)} bytes; a price file has at most {MAX_BYTES}")
+def decode(data: bytes | Raw, shape: type[Any], *, source: str) -> Any:
+    """Decode a file of prices, or a part of one; PriceFileError says what is wrong with it."""
+    size = len(memoryview(data))
+    if size > MAX_BYTES:
+        raise PriceFileError(f"{source}: has {size} bytes; a price file has at most {MAX_BYTES}")
     try:
         return msgspec.json.decode(data, type=shape)
     except msgspec.ValidationError as exc:
         what, _, where = str(exc).partition(" - at `$")
         place = where.rstrip("`").lstrip(".")
-        raise PriceFileError(f"{source}: {f'{place}: ' if place else ''}{what}") from exc
+        text = what.replace("`", "'")
+        raise PriceFileError(
+            f"{source}: {f'{place}: ' if place else ''}{text[:1].lower()}{text[1:]}"
+        ) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise PriceFileError(f"{source}: is not valid JSON: {exc}") from exc
 
@@ -183,10 +189,12 @@ def _check_head(found: _ImportedFile, source: str) -> None:
             raise PriceFileError(f"{source}: {name}: must be {expected!r}, got {getattr(found, name)!r}")
 
 
-def _check_row(row: FileRow, place: str) -> None:
+def _read_row(raw: Raw, place: str) -> FileRow:
+    row: FileRow = decode(raw, FileRow, source=place)
     sizes = [tier.above for tier in row.tiers]
     if len(set(sizes)) != len(sizes):
         raise PriceFileError(f"{place}: tiers: two tiers begin above the same size")
+    return row
 
 
 def build(

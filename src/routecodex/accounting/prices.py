@@ -8,7 +8,6 @@ package   the price file of this package; models of flat-rate plans and local se
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +21,6 @@ from routecodex.accounting import price_file
 from routecodex.accounting.cost import PriceOrigin, TargetPrice, TokenRates, to_rate
 from routecodex.accounting.price_file import PriceFile, PriceFileError, PriceRow, PriceTier, PriceValues
 from routecodex.config.providers import ModelConfig, PriceConfig, PriceGroups, ProviderConfig
-
-log = logging.getLogger("routecodex.prices")
 
 GroupsOf: TypeAlias = Callable[[str, ProviderConfig], PriceGroups]
 FileStamp: TypeAlias = tuple[int, int, int]
@@ -48,7 +45,7 @@ class PriceTable:
     """Prices of the models of one configuration.
 
     `groups_of` returns the groups of a provider in price files; `file` is the price file of the user dir.
-    Both files are read when the first price is looked up; `refresh` reads the user's again if it has changed.
+    Both files are read when the first price is looked up; `keep_current` notices changes of the user's.
     """
 
     def __init__(
@@ -82,20 +79,22 @@ class PriceTable:
             _fill(price, self._find(provider, model))
         return price
 
-    def prepare_all(self) -> None:
-        """Prepare the prices of all configured models, so that no request has to read a file."""
-        for provider, model in self.models():
-            self.price_for(provider, model)
+    @property
+    def is_stale(self) -> bool:
+        """Whether no price has been looked up yet, or the price file of the user dir has changed."""
+        return not self._is_loaded or file_stamp(self.file) != self._stamp
 
-    def refresh(self) -> bool:
-        """Read the price file of the user dir again if it has changed; return whether it has."""
+    def keep_current(self) -> None:
+        """Prepare all configured models, and read the price file of the user dir again if it has changed.
+
+        A server calls it now and then beside its requests, so that none of them has to read a file.
+        """
         with self._lock:
-            if not self._is_loaded or file_stamp(self.file) == self._stamp:
-                return False
-            self._load_file()
-            for (provider, model), price in self._prepared.items():
-                _fill(price, self._find(provider, model))
-        return True
+            if self.is_stale:
+                self._load_file()
+                for provider, model in self.models():
+                    price = self._prepared.setdefault((provider, model), TargetPrice())
+                    _fill(price, self._find(provider, model))
 
     def models(self) -> Iterator[tuple[str, str]]:
         """Yield provider and model of all configured models, by their names in the configuration."""
@@ -153,7 +152,6 @@ class PriceTable:
             self.file_error = ""
         except PriceFileError as exc:
             self._user_file, self.file_error = None, exc.message
-            log.warning("prices of the package are used: %s", exc.message)
 
 
 def file_stamp(path: Path) -> FileStamp | None:

@@ -9,6 +9,7 @@ daemon        daemon: shows and changes the state of running servers
 explain       explain: the plan of a request, with every reason
 chat          chat: a conversation in the terminal (chat_session, chat_output, chat_tools)
 config        config: checks a configuration
+prices        prices: shows, imports and checks the prices of models
 completion    completion: shell completion
 servers       selects the servers of a command; admin_client: calls their admin API
 views         server state as tables; tables: layout and colours
@@ -35,6 +36,7 @@ COMMANDS = {
     "explain": "explain",
     "chat": "chat",
     "config": "config",
+    "prices": "prices",
     "demo": "serve",
     "completion": "completion",
 }

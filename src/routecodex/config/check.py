@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from urllib.parse import SplitResult, urlsplit
 
+from routecodex.config.check_prices import check_prices
 from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_routes
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
@@ -78,6 +79,7 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
     yield from _base_url(provider, (*place, "base_url"), hidden)
     yield from _keys(provider, place)
     yield from _headers(provider.headers, (*place, "headers"))
+    yield from check_prices(provider, place)
     for model in filter(str.isdigit, provider.models):
         message = f"{quoted(model)} could also be the number of a key"
         fix = f"use another name, and id = {quoted(model)} for the upstream"

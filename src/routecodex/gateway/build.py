@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 
 import msgspec
 
+from routecodex.accounting.price_file import FILE_NAME
+from routecodex.accounting.prices import PriceTable
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.config import Config
@@ -14,6 +17,7 @@ from routecodex.gateway.answer.prepared_target import BuiltinProvider
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers import demo
+from routecodex.providers.catalog import price_groups
 from routecodex.providers.http import HttpClient, Timeouts, TlsOptions, origin_of
 from routecodex.providers.upstream import Upstream
 from routecodex.routing import cooldown
@@ -29,6 +33,11 @@ def registry(config: Config) -> Registry:
         routes={route: tuple(map(_pool, config.pools(route))) for route in config.routing},
         aliases=config.models,
     )
+
+
+def prices(config: Config, user_dir: Path) -> PriceTable:
+    """Return the prices of all models."""
+    return PriceTable(config.providers, groups_of=price_groups, file=user_dir / FILE_NAME)
 
 
 def _pool(row: object) -> Pool:

@@ -95,6 +95,7 @@ class Gateway:
         self.health.scripted = build.scripted(config)
         self.sessions.refuses_unknown = config.store.on_down == "refuse"
         self.registry = build.registry(config)
+        self.prices = build.prices(config, self._user_dir)
         self.history = ResponseHistory(
             self.store,
             ttl=config.store.responses_ttl_hours * 3600,

@@ -12,6 +12,7 @@
 | `/admin/clock/cancel` |                                         | removes a task                      |
 | `/admin/reload`       |                                         | reloads the configuration file      |
 | `/admin/explain`      |                                         | the plan of a request, without call |
+| `/admin/prices`       | prices in force                         | replaces the user's price file       |
 
 A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`. With several clients a row has
 the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock; other
@@ -20,6 +21,7 @@ parameters than those of a call are refused.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
@@ -29,6 +31,7 @@ from msgspec.json import Decoder
 from msgspec.structs import asdict
 
 from routecodex import __version__
+from routecodex.accounting import price_file, price_report
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
 from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
@@ -136,6 +139,7 @@ class AdminApi:
             "clock/cancel": {"POST": self._cancel_task},
             "reload": {"POST": self._reload},
             "explain": {"POST": self._explain},
+            "prices": {"GET": self._prices, "POST": self._set_prices},
         }
 
     async def answer(self, name: str, request: HttpRequest) -> AdminReply:
@@ -319,6 +323,24 @@ class AdminApi:
             owner="" if explain.client is None else self._owners(explain.client)[0],
         )
         return await self._gateway().explain(explained)
+
+    async def _prices(self, request: HttpRequest) -> AdminReply:
+        table = self._gateway().prices
+        # Prices imported a moment ago are shown, whichever worker answers.
+        await asyncio.to_thread(table.keep_current)
+        return price_report.show_prices(table, request.query_param("pattern") or "*")
+
+    async def _set_prices(self, request: HttpRequest) -> AdminReply:
+        table = self._gateway().prices
+        file = price_file.parse(request.body, source="the request body", today=price_file.day_of(time.time()))
+        try:
+            saved = await asyncio.to_thread(price_report.save_prices, file, table.file)
+        except OSError as exc:
+            raise ClientError(
+                f"{table.file} cannot be written: {exc.strerror}", status=409, code="prices_not_saved"
+            ) from exc
+        await asyncio.to_thread(table.keep_current)
+        return saved
 
 
 def _body(request: HttpRequest, decoder: Decoder[T]) -> T:

@@ -18,6 +18,7 @@ _PARAMETERS = {
     "sessions": (*_SELECTION, "limit", "cursor"),
     "requests": ("limit",),
     "clock": _SELECTION,
+    "prices": ("pattern",),
 }
 """The parameters of the GET calls; all other calls have none."""
 

@@ -40,6 +40,7 @@ from routecodex.stores.monitored import MonitoredStore
 log = logging.getLogger("routecodex.server")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_PRICE_SECONDS = 0.5
 
 
 class CannotListen(Exception):
@@ -125,6 +126,7 @@ class Service:
             is_essential=self._app.is_essential,
         )
         self._http.on_pressure = lambda: self._gateway.http.close_idle()
+        self._price_watch: asyncio.Task[None] | None = None
         self.reloader: Reloader | None = None
         if source is not None:
             self.reloader = Reloader(source, running=config, adopt=self._adopt, spread=spread)
@@ -158,7 +160,18 @@ class Service:
         self._open_admin(port)
         if self.reloader is not None:
             self.reloader.start()
+        self._price_watch = asyncio.ensure_future(self._watch_prices())
         return host, port
+
+    async def _watch_prices(self) -> None:
+        """Keep the prices of the gateway in use current: imported ones count within a second."""
+        while True:
+            prices = self._gateway.prices
+            if prices.is_stale:
+                await asyncio.to_thread(prices.keep_current)
+                if prices.file_error:
+                    log.warning("the prices of the package are used: %s", prices.file_error)
+            await asyncio.sleep(_PRICE_SECONDS)
 
     def _open_admin(self, port: int) -> None:
         """Open the admin API and announce the server."""
@@ -238,6 +251,9 @@ class Service:
         """Drop open connections and release all resources."""
         if self.reloader is not None:
             await self.reloader.close()
+        if self._price_watch is not None:
+            self._price_watch.cancel()
+            await asyncio.gather(self._price_watch, return_exceptions=True)
         await self._http.close()
         await self._gateway.close()
         self._access.flush()
