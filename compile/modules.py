@@ -12,6 +12,7 @@ these places, by `--warn-unreachable`.
 from __future__ import annotations
 
 MODULES = (
+    "accounting.cost",
     "canon.notices",
     "gateway.answer.answer_stream",
     "gateway.answer.attempt",

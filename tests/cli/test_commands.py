@@ -83,6 +83,11 @@ def test_the_commands_are_these() -> None:
         "config",
         "config check",
         "config presets",
+        "prices",
+        "prices check",
+        "prices reset",
+        "prices show",
+        "prices update",
         "demo",
         "completion",
     ]

@@ -98,10 +98,13 @@ class PriceFile(Struct, frozen=True, kw_only=True):
     providers: dict[str, dict[str, Raw]]
 
     def find(self, groups: tuple[str, ...], model: str) -> PriceRow | None:
-        """Return the row of a model in the first group that has it, by its id, then without its date."""
+        """Return the row of a model in the first group that has it, by its id, then without its date.
+
+        Upper and lower case make no difference: lists write `GLM-4.7`, Zhipu's API is called with `glm-4.7`.
+        """
         for name in (model, undated(model)):
             for group in groups:
-                raw = self.providers.get(group, {}).get(name)
+                raw = _row_named(self.providers.get(group, {}), name)
                 if raw is not None:
                     return msgspec.json.decode(raw, type=PriceRow)
         return None
@@ -117,7 +120,7 @@ class PriceFile(Struct, frozen=True, kw_only=True):
 
 
 class _ImportedFile(Struct, kw_only=True):
-    """The head of a file that people import; its rows are checked one by one, so that a mistake is located."""
+    """A file that people import; its rows are checked one by one, so that a mistake can be located."""
 
     providers: dict[str, dict[str, Raw]]
     version: int = VERSION
@@ -125,6 +128,13 @@ class _ImportedFile(Struct, kw_only=True):
     unit: str = UNIT
     as_of: Day | None = None
     sources: tuple[PriceSource, ...] = ()
+
+
+def _row_named(rows: Mapping[str, Raw], name: str) -> Raw | None:
+    if name in rows:
+        return rows[name]
+    lower = name.lower()
+    return next((raw for model, raw in rows.items() if model.lower() == lower), None)
 
 
 def undated(model: str) -> str:

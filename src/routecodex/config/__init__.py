@@ -10,7 +10,8 @@ repair         repairs first mistakes in provider tables, and reports them
 shape          reads untyped tables into the model
 presets        fills in presets, and resource and region of addresses
 resolve        fills in keys and names
-check          checks that the parts fit together; check_routes checks targets, routes and aliases
+check          checks that the parts fit together; check_routes checks targets, routes and aliases,
+               check_prices the prices of models
 exposure       finds keys in a file that other users can read
 problems       `Problem`: place, message and fix
 values         `Secret`, a value that is never shown; bounds of durations

@@ -150,7 +150,8 @@ def describe(kind: inspect.Type) -> str:
         case inspect.StrType():
             return "a string" if not kind.min_length else "a non-empty string"
         case inspect.LiteralType():
-            return "one of " + ", ".join(quoted(str(value)) for value in kind.values)
+            listed = ", ".join(quoted(str(value)) for value in kind.values)
+            return listed if len(kind.values) == 1 else f"one of {listed}"
         case inspect.UnionType():
             return " or ".join(describe(one) for one in kind.types)
         case _:

@@ -1,6 +1,6 @@
 """Models of well-known providers, with their sizes.
 
-Prices are left out, because they change often and differ by contract; a configuration can set them.
+Their prices are in `accounting/prices.json`, which has its own sources and dates.
 """
 
 from __future__ import annotations
