@@ -317,7 +317,8 @@ def test_cache_writes_above_the_split_of_message_start_are_for_five_minutes() ->
     assert relay.outcome.usage == Usage(75, 20, cache_write=25, cache_write_1h=6)
 
 
-NONSENSE: list[Any] = [-5, 1.5, -1.5, "12", "many", "9" * 4000, True, None, [], {}, 10**30, 1e300, -(10**30)]
+NONSENSE: list[Any] = [-5, 1.5, -1.5, "12", "many", "9" * 4000, True, None, [], {}, 10**30, 1e300]
+NONSENSE += [-(10**30), 10**400, -(10**400)]
 COUNTS = {
     "chat": ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cost", "is_byok"),
     "responses": ("input_tokens", "output_tokens", "input_tokens_details", "cost_in_usd_ticks"),
@@ -329,7 +330,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("value", NONSENSE, ids=str)
+@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: str(value)[:12])
 @pytest.mark.parametrize(
     ("protocol", "field"), [(protocol, name) for protocol, names in COUNTS.items() for name in names]
 )
@@ -371,7 +372,18 @@ def test_loose_counts_are_bounded(value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "count"),
-    [(3, 3), (3.0, 3), (3.9, 3), ("12", 12), (-4, 0), ("-4", None), (True, None), (math.inf, None)],
+    [
+        (3, 3),
+        (3.0, 3),
+        (3.9, 3),
+        ("12", 12),
+        (-4, 0),
+        ("-4", None),
+        (True, None),
+        (math.inf, None),
+        (math.nan, None),
+        (-math.inf, 0),
+    ],
 )
 def test_loose_counts(value: Any, count: int | None) -> None:
     assert loose_tokens(value) == count
@@ -395,3 +407,13 @@ def test_loose_counts(value: Any, count: int | None) -> None:
 )
 def test_cost_figures(fields: dict[str, Any], cost: int | None) -> None:
     assert billed_cost(BilledUsage(**fields)) == cost
+
+
+def test_counts_as_texts_leave_the_calls_of_a_gemini_answer_readable() -> None:
+    call = {"functionCall": {"name": "f", "args": {"a": 1}}}
+    candidate = {"content": {"parts": [call]}, "finishReason": "STOP"}
+    usage = {"promptTokenCount": "12", "candidatesTokenCount": "many", "totalTokenCount": 20}
+    body = json.encode({"candidates": [candidate], "usageMetadata": usage})
+    answer = fold(CODECS["gemini"].decode_response(body))
+    assert [getattr(part, "arguments", "") for part in answer.parts] == ['{"a":1}']
+    assert answer.usage == Usage(12, 8)

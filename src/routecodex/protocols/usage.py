@@ -7,7 +7,6 @@ field by field with the functions here.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -71,7 +70,6 @@ def loose_tokens(value: Json) -> int | None:
         return None
     if isinstance(value, str) and len(value) < _MOST_DIGITS and value.isdecimal():
         value = int(value)
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if not isinstance(value, int | float) or not value <= MOST_TOKENS:
         return None
-    count = max(int(value), 0)
-    return count if count <= MOST_TOKENS else None
+    return int(value) if value > 0 else 0

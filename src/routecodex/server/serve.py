@@ -219,6 +219,7 @@ class Service:
         self._app.adopt(gateway, config)
         self._http.limits = limits(config)
         await gateway.health.reset_refused_keys()
+        await asyncio.to_thread(gateway.prices.keep_current)
 
     async def stop(self) -> bool:
         """Drain, then close; return whether all requests finished."""

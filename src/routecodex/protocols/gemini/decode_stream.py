@@ -43,6 +43,8 @@ from routecodex.protocols.usage import loose_tokens
 from routecodex.wire import json, sse
 
 _chunk = Decoder(StreamChunk)
+_fields = Decoder(dict[str, msgspec.Raw])
+_USAGE = "usageMetadata"
 _FILTERS = frozenset({"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"})
 _CANDIDATE_EXTRAS = {
     "grounding_metadata": "groundingMetadata",
@@ -103,25 +105,20 @@ def read_chunk(data: bytes) -> StreamChunk | None:
     if chunk is not None:
         return chunk
     try:
-        value = json.decode(data)
-        return msgspec.convert(value, StreamChunk, strict=False)
-    except msgspec.ValidationError:
-        return _read_loosely(value)
-    except ValueError:
-        return None
+        return msgspec.convert(json.decode(data), StreamChunk, strict=False)
+    except (ValueError, msgspec.ValidationError):
+        return _read_loosely(data)
 
 
-def _read_loosely(value: Json) -> StreamChunk | None:
+def _read_loosely(data: bytes) -> StreamChunk | None:
     """Return a chunk without the counts that make no sense: an answer must not fail by them."""
-    usage = value.get("usageMetadata") if isinstance(value, dict) else None
-    if usage is None:
+    fields = json.try_read(data, _fields)
+    if fields is None or _USAGE not in fields:
         return None
+    usage = json.decode_answer(fields[_USAGE])
     counts = usage.items() if isinstance(usage, dict) else ()
     found = {name: loose_tokens(count) for name, count in counts if name.endswith("TokenCount")}
-    try:
-        return msgspec.convert({**value, "usageMetadata": found}, StreamChunk, strict=False)
-    except msgspec.ValidationError:
-        return None
+    return json.try_read(json.encode({**fields, _USAGE: found}), _chunk)
 
 
 def read_answer(body: bytes) -> StreamChunk:
