@@ -69,7 +69,8 @@ SERVER = [
             "server.client_keys",
             'the gateway refuses to start on "0.0.0.0" without client keys: '
             "anyone who reaches it could spend yours",
-            'add client_keys = [{ name = "laptop", key = "${ROUTECODEX_KEY}" }], or set host = "127.0.0.1"',
+            "run `routecodex keys add NAME`, or add client_keys = "
+            '[{ name = "laptop", key = "${ROUTECODEX_KEY}" }], or set host = "127.0.0.1"',
         ),
         id="open to all",
     ),

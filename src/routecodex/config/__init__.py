@@ -5,13 +5,14 @@ load           `load`, `loads`: a file or text to a `Config`, or `InvalidConfig`
 model          `Config` and its tables `ServerConfig`, `StoreConfig`, `PoolConfig`, …
 providers      `ProviderConfig`, `KeyConfig`, `ModelConfig`; `Preset`, the defaults of a well-known provider
 server_tools   tables of the server tools
+teams          `ClientConfig`, `TeamConfig`, `LimitConfig`, `AllowConfig`, `UsageConfig`
 syntax         parses the text; a syntax error says what to write instead
 repair         repairs first mistakes in provider tables, and reports them
 shape          reads untyped tables into the model
 presets        fills in presets, and resource and region of addresses
 resolve        fills in keys and names
 check          checks that the parts fit together; check_routes checks targets, routes and aliases,
-               check_prices the prices of models
+               check_prices the prices of models, check_teams clients, teams and limits
 exposure       finds keys in a file that other users can read
 problems       `Problem`: place, message and fix
 values         `Secret`, a value that is never shown; bounds of durations
@@ -20,8 +21,9 @@ reference      writes docs/configuration.md and the JSON schema
 
 from __future__ import annotations
 
-from routecodex.config.check import check, is_loopback
+from routecodex.config.check import check, is_loopback, open_address
 from routecodex.config.check_routes import split_target
+from routecodex.config.check_teams import name_problem
 from routecodex.config.load import examine, find_path, load, loads
 from routecodex.config.model import (
     ClassifierConfig,
@@ -50,16 +52,36 @@ from routecodex.config.providers import (
     TlsConfig,
 )
 from routecodex.config.server_tools import ClockConfig, NtpConfig, ServerToolsConfig, StopMessageConfig
+from routecodex.config.teams import (
+    ANONYMOUS,
+    AllowConfig,
+    ClientConfig,
+    ClientKeySource,
+    InstructionKind,
+    LimitConfig,
+    TeamConfig,
+    UsageConfig,
+    key_digest,
+    limit_rows,
+    parse_time,
+    rate_limits,
+)
 from routecodex.config.values import Secret
 
 __all__ = [
+    "ANONYMOUS",
+    "AllowConfig",
     "AuthStyle",
     "ClassifierConfig",
+    "ClientConfig",
     "ClientKeyConfig",
+    "ClientKeySource",
     "ClockConfig",
     "Config",
+    "InstructionKind",
     "InvalidConfig",
     "KeyConfig",
+    "LimitConfig",
     "LoggingConfig",
     "MessagesConfig",
     "ModelConfig",
@@ -79,13 +101,21 @@ __all__ = [
     "ServerToolsConfig",
     "StopMessageConfig",
     "StoreConfig",
+    "TeamConfig",
     "TimeoutConfig",
     "TlsConfig",
+    "UsageConfig",
     "check",
     "examine",
     "find_path",
     "is_loopback",
+    "key_digest",
+    "limit_rows",
     "load",
     "loads",
+    "name_problem",
+    "open_address",
+    "parse_time",
+    "rate_limits",
     "split_target",
 ]

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from routecodex.config.check_prices import check_prices
 from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_routes
+from routecodex.config.check_teams import check_teams
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
 from routecodex.config.providers import Protocol, ProviderConfig
@@ -227,15 +228,17 @@ _SERVER_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 _NO_PLACES: Hidden = frozenset()
 
 
-def check(config: Config, hidden: Hidden = _NO_PLACES) -> list[Problem]:
+def check(config: Config, hidden: Hidden = _NO_PLACES, *, stored_clients: bool = False) -> list[Problem]:
     """Return every error and warning about how the parts of the configuration fit together.
 
-    The text of `hidden` places came from the environment and is not shown.
+    The text of `hidden` places came from the environment and is not shown. With `stored_clients`, clients may
+    come from the store: the caller checks that an open address has some.
     """
     problems: list[Problem] = [
         *_server(config),
+        *([] if stored_clients else open_address(config)),
         *_origins(config),
-        *_client_keys(config),
+        *check_teams(config, lambda url: split_url(url) is not None),
         *_store(config, hidden),
         *_ntp(config),
     ]
@@ -254,19 +257,27 @@ def check(config: Config, hidden: Hidden = _NO_PLACES) -> list[Problem]:
     return [*problems, *check_aliases(config), *check_routes(config)]
 
 
+def open_address(config: Config) -> list[Problem]:
+    """Return the problem of a gateway that other machines can reach and whose file names no client."""
+    host = config.server.host
+    if is_loopback(host) or config.has_clients:
+        return []
+    message = (
+        f"the gateway refuses to start on {quoted(host)} without client keys: "
+        "anyone who reaches it could spend yours"
+    )
+    fix = (
+        "run `routecodex keys add NAME`, or add client_keys = "
+        '[{ name = "laptop", key = "${ROUTECODEX_KEY}" }], or set host = "127.0.0.1"'
+    )
+    return [Problem(("server", "client_keys"), message, fix, absent=True)]
+
+
 def _server(config: Config) -> Iterator[Problem]:
     server = config.server
     if server.id is not None and not _SERVER_ID.match(server.id):
         yield Problem(
             ("server", "id"), f"{quoted(server.id)} is not a valid name", "use letters, digits, . _ and -"
-        )
-    if not is_loopback(server.host) and not server.client_keys:
-        yield Problem(
-            ("server", "client_keys"),
-            f"the gateway refuses to start on {quoted(server.host)} without client keys: "
-            "anyone who reaches it could spend yours",
-            'add client_keys = [{ name = "laptop", key = "${ROUTECODEX_KEY}" }], or set host = "127.0.0.1"',
-            absent=True,
         )
     if server.admin_token is not None and not server.admin_token:
         yield Problem(
@@ -283,9 +294,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 def _origins(config: Config) -> Iterator[Problem]:
     for index, origin in enumerate(config.server.allowed_origins):
-        yield from _origin(
-            origin, ("server", "allowed_origins", index), keyed=bool(config.server.client_keys)
-        )
+        yield from _origin(origin, ("server", "allowed_origins", index), keyed=config.has_clients)
 
 
 def _origin(origin: str, place: ConfigPath, *, keyed: bool) -> Iterator[Problem]:
@@ -312,24 +321,6 @@ def _origin_fix(text: str) -> str:
     if "://" not in text and _HOST.match(text.partition(":")[0]):
         return "write " + quoted(f"https://{text}") + " or " + quoted(f"http://{text}")
     return "write scheme://host or scheme://host:port"
-
-
-def _client_keys(config: Config) -> Iterator[Problem]:
-    keys = config.server.client_keys
-    names = Counter(key.name for key in keys)
-    owners: dict[str, str] = {}
-    for index, key in enumerate(keys):
-        place = ("server", "client_keys", index)
-        value = key.key.reveal()
-        if not value:
-            yield Problem((*place, "key"), "is empty", "set the key")
-        elif value in owners:
-            message = f"is also the key of {quoted(owners[value])}: the two cannot be told apart"
-            yield Problem((*place, "key"), message, "give each its own key")
-        if names[key.name] > 1:
-            message = f"{quoted(key.name)} is used more than once"
-            yield Problem((*place, "name"), message, "give each key its own name")
-        owners.setdefault(value, key.name)
 
 
 def _store(config: Config, hidden: Hidden) -> Iterator[Problem]:

@@ -1,9 +1,10 @@
-"""Finds keys that are written in a configuration file which other users of the machine can read."""
+"""Finds keys in files that other users of the machine can read: configurations and files of keys."""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -27,6 +28,15 @@ def exposed_keys(config: Struct, from_env: Hidden, *, file: str, mode: int) -> l
     keys = "a key" if len(places) == 1 else f"{len(places)} keys"
     message = f"the file holds {keys}, and other users can read it (mode {stat.S_IMODE(mode):o})"
     return [warning(places[0], message, f"chmod 600 {file}, or write ${{NAME}} and set the variable")]
+
+
+def exposed_file(path: Path, place: ConfigPath) -> list[Problem]:
+    """Return a warning if other users can read the file of a key."""
+    mode = path.stat().st_mode
+    if not mode & _READ_BY_OTHERS:
+        return []
+    message = f"other users can read {path} (mode {stat.S_IMODE(mode):o})"
+    return [warning(place, message, f"chmod 600 {path}")]
 
 
 def _secret_places(value: Any, place: ConfigPath) -> Iterator[ConfigPath]:

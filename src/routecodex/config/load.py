@@ -21,7 +21,7 @@ from routecodex.config.presets import apply_presets, fill_addresses
 from routecodex.config.problems import ConfigPath, InvalidConfig, Problem, quoted
 from routecodex.config.providers import Preset
 from routecodex.config.repair import repair
-from routecodex.config.resolve import imply_modes, resolve
+from routecodex.config.resolve import imply_modes, imply_values, resolve
 from routecodex.config.shape import read
 from routecodex.config.syntax import MINIMAL_CONFIG, line_of, lines_of, parse
 
@@ -105,10 +105,20 @@ def load(
     *,
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
+    stored_clients: bool = False,
 ) -> Config:
-    """Load the file; raise InvalidConfig with every problem."""
-    text = _text(path)
-    return loads(text, source=str(path), environ=environ, presets=presets, dialect_type=dialect_type)
+    """Load the file; raise InvalidConfig with every problem.
+
+    With `stored_clients` an open address needs no clients in the file: the caller looks into the store.
+    """
+    return loads(
+        _text(path),
+        source=str(path),
+        environ=environ,
+        presets=presets,
+        dialect_type=dialect_type,
+        stored_clients=stored_clients,
+    )
 
 
 def loads(
@@ -118,10 +128,16 @@ def loads(
     environ: Mapping[str, str] = os.environ,
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
+    stored_clients: bool = False,
 ) -> Config:
     """Load the text; raise InvalidConfig with every problem."""
     config, problems = examine(
-        text, source=source, environ=environ, presets=presets, dialect_type=dialect_type
+        text,
+        source=source,
+        environ=environ,
+        presets=presets,
+        dialect_type=dialect_type,
+        stored_clients=stored_clients,
     )
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors or config is None:
@@ -137,15 +153,16 @@ def examine(
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
     mode: int = 0,
+    stored_clients: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
     """Load the text; return the configuration and every problem with file and line, warnings included.
 
-    `mode` has the permissions of the file.
+    `mode` has the permissions of the file; `stored_clients` is as in `load`.
     """
     parsed = parse(text)
     if isinstance(parsed, Problem):
         return None, [structs.replace(parsed, file=source)]
-    tree, from_env, problems = expand(imply_modes(parsed), environ)
+    tree, from_env, problems = expand(imply_values(imply_modes(parsed)), environ)
     tree, mistakes = repair(tree, presets, from_env)
     written = tree
     tree, unknown = apply_presets(tree, presets, environ)
@@ -160,7 +177,8 @@ def examine(
             config, environ, directory=Path(source).parent, variables=whole_variables(parsed)
         )
         problems += _unreported(unresolved, problems)
-        problems += _unreported(_as_written(check(config, from_env), written), problems)
+        found = check(config, from_env, stored_clients=stored_clients)
+        problems += _unreported(_as_written(found, written), problems)
     problems = _without_preset(problems, unknown, written)
     lines = lines_of(text)
     return config, sorted(

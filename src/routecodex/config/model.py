@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, field, structs
 
 from routecodex.config.providers import ProviderConfig
 from routecodex.config.server_tools import ServerToolsConfig
+from routecodex.config.teams import ClientConfig, TeamConfig, UsageConfig
 from routecodex.config.values import DAY_MS, DAY_SECONDS, YEAR_HOURS, Secret
 
 
@@ -318,6 +319,19 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     protocols: Annotated[ProtocolsConfig, Meta(description="Settings of single protocols.")] = (
         ProtocolsConfig()
     )
+    usage: Annotated[UsageConfig, Meta(description="The usage ledger, and rules that all limits share.")] = (
+        UsageConfig()
+    )
+    teams: Annotated[dict[str, TeamConfig], Meta(description="The teams, by name.")] = field(
+        default_factory=dict
+    )
+    clients: Annotated[
+        dict[str, ClientConfig],
+        Meta(
+            description="The clients, by name. As soon as there is one, every request needs a key, unless "
+            "there is a client `anonymous`."
+        ),
+    ] = field(default_factory=dict)
     providers: Annotated[dict[str, ProviderConfig], Meta(description="The upstreams, by name.")] = field(
         default_factory=dict
     )
@@ -344,6 +358,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server_tools: Annotated[
         ServerToolsConfig, Meta(description="Tools that the gateway runs itself, between model calls.")
     ] = ServerToolsConfig()
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether the file names clients; those of the store are not among them."""
+        return bool(self.server.client_keys or self.clients)
 
     def pools(self, route: str) -> tuple[PoolConfig, ...]:
         """Return the pools of a route; a plain list of targets is one round-robin pool."""

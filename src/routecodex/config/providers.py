@@ -30,6 +30,15 @@ class KeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str | None,
         Meta(description="File that holds the key; relative to the configuration file, `~` allowed."),
     ] = None
+    rpm: Annotated[
+        Count | None, Meta(description="Requests in 60 seconds that the provider allows; then it is skipped.")
+    ] = None
+    tpm: Annotated[
+        Count | None, Meta(description="Tokens in 60 seconds that the provider allows; then it is skipped.")
+    ] = None
+    concurrent: Annotated[
+        Count | None, Meta(description="Requests at the same time that the provider allows.")
+    ] = None
 
     @property
     def secret(self) -> Secret:

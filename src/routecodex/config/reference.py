@@ -132,6 +132,8 @@ def schema() -> str:
     built = msgspec.json.schema(Config, schema_hook=_schema_of)
     # A preset can supply required values, so the file need not have them.
     built["$defs"]["ProviderConfig"]["required"] = []
+    # A string stands for the value of the key.
+    built["$defs"]["ClientConfig"]["properties"]["key"]["anyOf"].insert(0, {"type": "string"})
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "RouteCodex configuration"}
     return msgspec.json.format(msgspec.json.encode({**head, **built}), indent=2).decode() + "\n"
 
@@ -197,6 +199,8 @@ def _row(field: inspect.Field) -> str:
 
 
 def _type(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.Metadata) and "type" in (kind.extra or {}):
+        return str((kind.extra or {})["type"])
     kind = strip(kind)
     match kind:
         case inspect.LiteralType():
@@ -212,13 +216,16 @@ def _type(kind: inspect.Type) -> str:
 
 
 def _plural(kind: inspect.Type) -> str:
+    kind = strip(kind)
+    if isinstance(kind, inspect.UnionType):
+        return " or ".join(map(_plural, kind.types))
     return {
         inspect.StrType: "strings",
         inspect.StructType: "tables",
         inspect.FloatType: "numbers",
         inspect.AnyType: "values",
         inspect.LiteralType: "values",
-    }[type(strip(kind))]
+    }[type(kind)]
 
 
 def _default(field: inspect.Field) -> str:

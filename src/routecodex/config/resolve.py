@@ -10,9 +10,11 @@ from typing import Any
 
 from msgspec import structs
 
+from routecodex.config.exposure import exposed_file
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Problem, warning
 from routecodex.config.providers import AuthStyle, KeyConfig, Protocol, ProviderConfig
+from routecodex.config.teams import ClientConfig, ClientKeySource
 from routecodex.config.values import Secret
 
 _AUTH_STYLES: dict[Protocol, AuthStyle] = {
@@ -37,6 +39,20 @@ def imply_modes(tree: dict[str, Any]) -> dict[str, Any]:
         for route, entries in routing.items()
     }
     return {**tree, "routing": implied}
+
+
+def imply_values(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the tree with the keys of clients that are strings as tables."""
+    clients = tree.get("clients")
+    if not isinstance(clients, dict):
+        return tree
+    return {**tree, "clients": {name: _with_key_table(row) for name, row in clients.items()}}
+
+
+def _with_key_table(row: Any) -> Any:
+    if isinstance(row, dict) and isinstance(row.get("key"), str):
+        return {**row, "key": {"value": row["key"]}}
+    return row
 
 
 def _with_implied_mode(entry: Any) -> Any:
@@ -68,8 +84,33 @@ def resolve(
         )
         for name, provider in config.providers.items()
     }
+    clients = {
+        name: _resolve_client(client, environ, directory=directory, place=("clients", name), into=problems)
+        for name, client in config.clients.items()
+    }
     problems += _check_store(config.store.url)
-    return structs.replace(config, providers=providers), problems
+    return structs.replace(config, providers=providers, clients=clients), problems
+
+
+def _resolve_client(
+    client: ClientConfig,
+    environ: Mapping[str, str],
+    *,
+    directory: Path,
+    place: ConfigPath,
+    into: list[Problem],
+) -> ClientConfig:
+    """Return the client with the value of its key."""
+    if client.key is None:
+        return client
+    place = (*place, "key")
+    found = _secret(client.key, environ, directory=directory, place=place)
+    if isinstance(found, Problem):
+        into.append(found)
+        found = Secret("")
+    elif client.key.file is not None:
+        into += exposed_file(_path(client.key.file, directory), (*place, "file"))
+    return structs.replace(client, key=structs.replace(client.key, value=found))
 
 
 def _check_store(url: str) -> list[Problem]:
@@ -147,7 +188,7 @@ def _path(text: str, directory: Path) -> Path:
 
 
 def _secret(
-    key: KeyConfig, environ: Mapping[str, str], *, directory: Path, place: ConfigPath
+    key: KeyConfig | ClientKeySource, environ: Mapping[str, str], *, directory: Path, place: ConfigPath
 ) -> Secret | Problem:
     sources = [name for name in ("value", "env", "file") if getattr(key, name) is not None]
     if len(sources) != 1:
@@ -159,7 +200,7 @@ def _secret(
             return Problem(place, f"the environment variable {key.env} is not set", f"set {key.env}")
         return _check_secret(environ[key.env], place, source=key.env)
     if key.file is None:
-        return _check_secret(key.secret.reveal(), place)
+        return _check_secret(key.value.reveal() if key.value is not None else "", place)
     path = _path(key.file, directory)
     try:
         return _check_secret(path.read_text(encoding="utf-8").strip(), place, source=str(path))
