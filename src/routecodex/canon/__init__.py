@@ -7,5 +7,6 @@ response     Response; `fold` (events → response) and `unfold` (response → e
 finish       finish reasons: maps, infers and traces them
 errors       error tree; the type says whose fault an error is
 agent_texts  texts that agents put into user messages, told from the user's own
+model_names  names of models that nobody configured
 notices      lines shown to the client, each once
 """

@@ -13,7 +13,7 @@ from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_
 from routecodex.config.check_teams import check_teams
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
-from routecodex.config.providers import Protocol, ProviderConfig
+from routecodex.config.providers import DISCOVERED, ModelConfig, Protocol, ProviderConfig
 from routecodex.config.server_tools import WebSearchHttpConfig
 
 _VISIBLE = re.compile(r"[!-~]+\Z")
@@ -85,6 +85,8 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
         message = f"{quoted(model)} could also be the number of a key"
         fix = f"use another name, and id = {quoted(model)} for the upstream"
         yield warning((*place, "models", model), message, fix)
+    if provider.discovers:
+        yield from _discovery(provider, (*place, "models"))
     if provider.codex_items != "auto" and provider.protocol != "responses":
         yield Problem(
             (*place, "codex_items"),
@@ -98,6 +100,16 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
             f'add one: [providers.{name}.models."model-name"]',
             absent=True,
         )
+
+
+def _discovery(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
+    """Check a provider that names its models itself."""
+    if provider.protocol == "demo":
+        message = "the demo provider does not list its models, so they cannot be discovered"
+        yield Problem(place, message, "name them: models = { model = {} }")
+    if provider.models[DISCOVERED] != ModelConfig(id=DISCOVERED):
+        fix = "name the model that is meant: its own table has its properties"
+        yield Problem((*place, DISCOVERED), "stands for many models and cannot have properties", fix)
 
 
 def _keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from routecodex.canon.model_names import is_model_name
 from routecodex.config.model import Config, PoolConfig
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
 from routecodex.config.providers import ProviderConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"
+_MODEL_NAME_FIX = "write it as the provider does, without spaces and * ? # < >"
 _RESERVED_ROUTES = {
     "direct": "requests whose model names a target",
     "force": "requests with a forced target",
@@ -28,20 +30,24 @@ _SIMILARITY = 0.8
 def split_target(config: Config, target: str) -> tuple[str, str | None, str] | None:
     """Return provider, key (None: every key) and model of a target; None if it is unknown.
 
-    Names are looked up, not split: model names may contain dots.
+    Names are looked up, not split: model names may contain dots. If the provider names its models itself,
+    every name is known.
     """
     name, _, rest = target.partition(".")
     provider = config.providers.get(name)
     if provider is None:
         return None
-    if rest in provider.models:
+    known = provider.named_models
+    if rest in known:
         return name, None, rest
     for number, key in enumerate(provider.keys, start=1):
+        if provider.discovers and rest in (key.alias, str(number)):
+            return None
         for alias in (key.alias, str(number)):
             model = rest.removeprefix(f"{alias}.")
-            if model != rest and model in provider.models:
+            if model != rest and (model in known or (provider.discovers and is_model_name(model))):
                 return name, key.alias, model
-    return None
+    return (name, None, rest) if provider.discovers and is_model_name(rest) else None
 
 
 def _check_target(config: Config, target: str, place: ConfigPath) -> Iterator[Problem]:
@@ -52,7 +58,7 @@ def _check_target(config: Config, target: str, place: ConfigPath) -> Iterator[Pr
     if provider is None:
         yield _unknown_provider(config, target, place)
     elif not dot:
-        example = next(iter(provider.models), "model")
+        example = next(iter(provider.named_models), "model")
         yield Problem(
             place, f"{quoted(target)} has no model", f"write provider.model: {quoted(f'{name}.{example}')}"
         )
@@ -63,7 +69,7 @@ def _check_target(config: Config, target: str, place: ConfigPath) -> Iterator[Pr
 def _unknown_provider(config: Config, target: str, place: ConfigPath) -> Problem:
     """Return the problem of a target whose provider is unknown: it is misspelled, or the model is alone."""
     name, dot, rest = target.partition(".")
-    owners = [owner for owner, provider in config.providers.items() if target in provider.models]
+    owners = [owner for owner, provider in config.providers.items() if target in provider.named_models]
     if owners:
         targets = " or ".join(quoted(f"{owner}.{target}") for owner in owners)
         return Problem(place, f"{quoted(target)} has no provider", f"did you mean {targets}?")
@@ -71,7 +77,7 @@ def _unknown_provider(config: Config, target: str, place: ConfigPath) -> Problem
     near = nearest(name, config.providers)
     meant = f"{near}{dot}{rest}" if near is not None else None
     if meant is None or split_target(config, meant) is None:
-        known = (f"{owner}.{model}" for owner, row in config.providers.items() for model in row.models)
+        known = (f"{owner}.{model}" for owner, row in config.providers.items() for model in row.named_models)
         # The part after the dot of a model name such as glm-4.7 is not a model.
         meant = nearest(target, known) or (None if rest[:1].isdigit() else meant)
     return Problem(place, message, f"did you mean {quoted(meant)}?" if meant else _known_providers(config))
@@ -84,7 +90,7 @@ def _known_providers(config: Config) -> str:
 def _unknown_part(provider: ProviderConfig, name: str, rest: str, place: ConfigPath) -> Problem:
     """Return the problem of a target whose provider is known: its key or its model is wrong."""
     aliases = [key.alias for key in provider.keys]
-    model = next((model for model in provider.models if rest.endswith(f".{model}")), None)
+    model = next((model for model in provider.named_models if rest.endswith(f".{model}")), None)
     if model is not None:
         alias = rest.removesuffix(f".{model}")
         meant = nearest(alias, aliases)
@@ -95,12 +101,14 @@ def _unknown_part(provider: ProviderConfig, name: str, rest: str, place: ConfigP
             place, f"names the key {quoted(alias)}, which provider {quoted(name)} does not have", fix
         )
     if rest in aliases or (rest.isdigit() and 0 < int(rest[:9]) <= len(aliases)):
-        example = next(iter(provider.models), "model")
+        example = next(iter(provider.named_models), "model")
         return Problem(
             place,
             f"names the key {quoted(rest)} of provider {quoted(name)} but no model",
             f"write provider.key.model: {quoted(f'{name}.{rest}.{example}')}",
         )
+    if provider.discovers:
+        return Problem(place, f"{quoted(rest)} is not the name of a model", _MODEL_NAME_FIX)
     prefix = next((f"{alias}." for alias in aliases if rest.startswith(f"{alias}.")), "")
     unknown = rest.removeprefix(prefix)
     meant = nearest(unknown, provider.models)
@@ -117,7 +125,7 @@ def check_aliases(config: Config) -> Iterator[Problem]:
         place = ("models", alias)
         if not alias:
             yield Problem(place, "clients cannot send an empty name", "set a name")
-        if split_target(config, alias) is not None:
+        if split_target(config, alias) is not None and not _GLOB.search(alias):
             message = "is also a target: requests for that target would go to the alias instead"
             yield warning(place, message, "use another name")
         yield from _shadowed(config, alias, place)
@@ -200,7 +208,7 @@ def _suspicious_route(config: Config, route: str, place: ConfigPath) -> Iterator
 
 def _first_target(config: Config) -> str:
     for name, provider in config.providers.items():
-        for model in provider.models:
+        for model in provider.named_models:
             return f"{name}.{model}"
     return "provider.model"
 
@@ -266,7 +274,9 @@ def _check_targets(config: Config, targets: tuple[str, ...], place: ConfigPath) 
         if whole is not None:
             message = f"{quoted(target)} is one of the keys that {quoted(whole)} covers"
             yield warning(at, message, "remove one of the two")
-        model = config.providers[parts[0]].models[parts[2]]
+        model = config.providers[parts[0]].models.get(parts[2])
+        if model is None:
+            continue
         if place[1] == "vision" and not model.vision:
             message = f"{quoted(target)} does not support images but is in the route vision"
             yield warning(at, message, "set vision = true on that model, or remove it here")

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from routecodex.config.problems import ConfigPath, Problem, choices, quoted, warning
-from routecodex.config.providers import Preset, Protocol
+from routecodex.config.providers import DISCOVERED, Preset, Protocol
 from routecodex.config.repair import meant_preset
 
 _MAX_NEAR = 4
@@ -45,6 +45,8 @@ def apply_presets(
         elif preset is not None and (lacking := _lacking_protocol(name, row, presets[preset])) is not None:
             problems.append(lacking)
             row = {**row, "protocol": presets[preset].protocol}
+        if preset is not None and (silent := _cannot_discover(name, row, presets[preset])) is not None:
+            problems.append(silent)
         merged[name] = row if preset is None else _merge_preset(row, presets[preset], preset, environ)
     return {**tree, "providers": merged}, problems
 
@@ -106,6 +108,20 @@ def _lacking_protocol(name: str, row: dict[str, Any], preset: Preset) -> Problem
     )
 
 
+def _discovers(row: dict[str, Any]) -> bool:
+    models = row.get("models")
+    return isinstance(models, dict) and DISCOVERED in models
+
+
+def _cannot_discover(name: str, row: dict[str, Any], preset: Preset) -> Problem | None:
+    """Return the problem of models that are to be taken from a provider which does not list them."""
+    if preset.lists_models or "base_url" in row or not _discovers(row):
+        return None
+    message = f"{preset.about} does not list its models, so they cannot be discovered"
+    fix = f'name them: [providers.{name}.models."model-name"]'
+    return Problem(("providers", name, "models"), message, fix)
+
+
 def _merge_preset(
     row: dict[str, Any], preset: Preset, name: str, environ: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -120,6 +136,9 @@ def _merge_preset(
         "dialect": dict(preset.dialect),
         "models": {model: _without_none(msgspec.to_builtins(one)) for model, one in preset.models.items()},
     }
+    if _discovers(row):
+        # The provider names its models itself: those of the preset are only facts about some of them.
+        defaults["models"] = {}
     if preset.env:
         defaults["auth"] = [{"env": next(filter(environ.get, preset.env), preset.env[0])}]
     if preset.auth_style == "none" and "auth" in row:

@@ -17,6 +17,9 @@ _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azu
 Amount = Annotated[float, Meta(ge=0, le=100_000)]
 """USD per million tokens. The dearest model known costs 600; more than 0.1 USD per token is a mistake."""
 
+DISCOVERED = "*"
+"""The model that stands for all names that a provider lists; `models = "discover"` is short for it alone."""
+
 
 class KeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One credential of a provider; after loading it has an alias and its value."""
@@ -210,7 +213,11 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     timeout: Annotated[TimeoutConfig, Meta(description="Timeouts.")] = TimeoutConfig()
     models: Annotated[
-        dict[str, ModelConfig], Meta(description="Its models by name; added to those of the preset.")
+        dict[str, ModelConfig],
+        Meta(
+            description='Its models by name; added to those of the preset. `"discover"`, or a model `"*"` '
+            "beside named ones: the names are those that the provider lists, and every other name works too."
+        ),
     ] = field(default_factory=dict)
     headers: Annotated[dict[str, str], Meta(description="Headers to add to every request.")] = field(
         default_factory=dict
@@ -242,6 +249,16 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         Meta(description="Only for `demo`: delay of its output; 1 is realistic, 0 is none.", ge=0),
     ] = 1.0
+
+    @property
+    def discovers(self) -> bool:
+        """Whether the provider itself names its models."""
+        return DISCOVERED in self.models
+
+    @property
+    def named_models(self) -> dict[str, ModelConfig]:
+        """The models that the file or the preset names."""
+        return {name: model for name, model in self.models.items() if name != DISCOVERED}
 
     @property
     def keeps_billing_header(self) -> bool:
@@ -283,6 +300,8 @@ class Preset(Struct, frozen=True, kw_only=True):
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     dialect: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    lists_models: bool = True
+    """Whether the provider has an endpoint that lists its models."""
     others: tuple[Preset, ...] = ()
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, nearest, quoted
-from routecodex.config.providers import Preset
+from routecodex.config.providers import DISCOVERED, Preset
 
 _CHAT_FIX = 'write protocol = "chat" (chat completions), or protocol = "responses" (Responses API)'
 _MESSAGES_FIX = 'write protocol = "messages" (Anthropic messages)'
@@ -28,6 +28,8 @@ _PROTOCOLS = {
     "google-genai": ("gemini", 'write protocol = "gemini"'),
 }
 _KEY_NAMES = ("api_key", "api_keys", "apikey", "apiKey", "api-key", "key", "keys", "token")
+_DISCOVERY = frozenset({"discover", "discovery", "discovered", "auto", "all", "any", "*"})
+"""Texts in place of a table of models that ask for the provider's own list; only the first is right."""
 _IDENTITY = frozenset({"preset", "protocol", "base_url"})
 
 
@@ -138,10 +140,16 @@ class _Row:
 
     def _models(self) -> Iterator[Problem]:
         models = self._row.get("models")
+        place = (*self._place, "models")
+        if isinstance(models, str) and models.lower() in _DISCOVERY:
+            self._row["models"] = {DISCOVERED: {}}
+            if models != "discover":
+                fix = 'write models = "discover"'
+                yield Problem(place, f"{display(models, place, self._hidden)} is not a table", fix)
+            return
         names = [models] if isinstance(models, str) else models
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return
-        place = (*self._place, "models")
         self._row["models"] = {name: {} for name in names}
         is_hidden = any(one[: len(place)] == place for one in self._hidden)
         shown = ["model-name"] if is_hidden or not names else names

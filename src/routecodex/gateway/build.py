@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from routecodex.accounting.price_file import FILE_NAME
 from routecodex.accounting.prices import PriceTable
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.config import Config
-from routecodex.config.providers import ProviderConfig
+from routecodex.config.providers import ModelConfig, ProviderConfig
 from routecodex.gateway.answer.prepared_target import BuiltinProvider
+from routecodex.gateway.state.model_lists import ModelLists, ModelSource
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers import demo
-from routecodex.providers.catalog import price_groups
+from routecodex.providers.catalog import PRESETS, known_model, price_groups
 from routecodex.providers.http import HttpClient, Timeouts, TlsOptions, origin_of
+from routecodex.providers.model_listing import ListedModel
 from routecodex.providers.upstream import Upstream
 from routecodex.routing import cooldown
 from routecodex.routing.classify import ClassifierOptions
 from routecodex.routing.registry import Model, Pool, Provider, Registry
 from routecodex.routing.roles import RoleTable
 
+_LISTING_MS = 15_000
+"""Longest silence of a provider that is asked for its models: nobody waits for it, but its task does."""
 
-def registry(config: Config) -> Registry:
-    """Return the providers, routes and aliases to route to."""
+
+def registry(config: Config, lists: ModelLists | None = None) -> Registry:
+    """Return the providers, routes and aliases to route to; `lists` has the models that providers name."""
     return Registry(
-        [_provider(name, row) for name, row in config.providers.items()],
+        [_provider(name, row, lists) for name, row in config.providers.items()],
         routes={route: tuple(map(_pool, config.pools(route))) for route in config.routing},
         aliases=config.models,
     )
@@ -44,16 +50,93 @@ def _pool(row: object) -> Pool:
     return msgspec.convert(row, Pool, from_attributes=True)
 
 
-def _provider(name: str, row: ProviderConfig) -> Provider:
-    models = {key: _model(key, model) for key, model in row.models.items()}
+def _provider(name: str, row: ProviderConfig, lists: ModelLists | None) -> Provider:
+    models = {key: _model(key, model) for key, model in row.named_models.items()}
+    keys = tuple(key.alias for key in row.keys)
+    if not row.discovers:
+        return Provider(name=name, protocol=row.protocol, keys=keys, models=models)
+    listing = lists.get(name, listing_source(row)) if lists is not None else None
+    for listed in _preset_models(row) if listing is None else listing.models:
+        models.setdefault(listed.name, _discovered(row, listed))
     return Provider(
-        name=name, protocol=row.protocol, keys=tuple(key.alias for key in row.keys), models=models
+        name=name,
+        protocol=row.protocol,
+        keys=keys,
+        models=models,
+        describe=lambda model: _discovered(row, ListedModel(model)),
     )
 
 
 def _model(name: str, row: object) -> Model:
     model = msgspec.convert(row, Model, from_attributes=True)
-    return model if model.id else msgspec.structs.replace(model, id=name)
+    return model if model.id else replace(model, id=name)
+
+
+def _preset_models(row: ProviderConfig) -> Iterator[ListedModel]:
+    """Yield the models that the catalog knows, which stand for the list until the first one has come."""
+    preset = PRESETS.get(row.preset) if row.preset is not None else None
+    known = preset.by_protocol.get(row.protocol) if preset is not None else None
+    return (ListedModel(name) for name in (known.models if known is not None else ()))
+
+
+def _discovered(row: ProviderConfig, listed: ListedModel) -> Model:
+    """Return the properties of a model by the catalog, and what the provider's list says of it.
+
+    A server may offer a well-known model with less room than its maker does (vLLM's `max_model_len`).
+    """
+    known = known_model(listed.name, preset=row.preset, protocol=row.protocol) or ModelConfig()
+    sizes = [size for size in (known.context_tokens, listed.context_tokens) if size is not None]
+    return Model(
+        id=listed.name,
+        context_tokens=min(sizes, default=None),
+        max_output_tokens=known.max_output_tokens or listed.max_output_tokens,
+        vision=known.vision,
+        tools=known.tools,
+        reasoning=known.reasoning,
+    )
+
+
+def listing_source(row: ProviderConfig) -> str:
+    """Return the protocol and the address of a provider, which its list of models belongs to."""
+    return f"{row.protocol} {row.base_url}"
+
+
+def model_sources(config: Config, client: HttpClient, environ: Mapping[str, str]) -> dict[str, ModelSource]:
+    """Return the providers that name their models themselves, by name."""
+    return {
+        name: ModelSource(
+            listing_source(row),
+            tuple(_upstream(name, address, client, environ) for address in _listing_addresses(row)),
+            tuple(key.alias for key in row.keys),
+        )
+        for name, row in config.providers.items()
+        if row.discovers
+    }
+
+
+def _listing_addresses(row: ProviderConfig) -> Iterator[ProviderConfig]:
+    """Yield the row with each address that may list its models, its own first, with shorter timeouts."""
+    limits = row.timeout
+    timeout = replace(
+        limits,
+        first_byte_ms=min(limits.first_byte_ms, _LISTING_MS),
+        idle_ms=min(limits.idle_ms, _LISTING_MS),
+    )
+    row = replace(row, timeout=timeout)
+    yield row
+    preset = PRESETS.get(row.preset) if row.preset is not None else None
+    known = preset.by_protocol if preset is not None else {}
+    if row.protocol not in known or known[row.protocol].base_url != row.base_url:
+        return
+    for other in known.values():
+        if other.protocol != row.protocol and "{" not in other.base_url:
+            yield replace(
+                row,
+                protocol=other.protocol,
+                base_url=other.base_url,
+                auth_style=other.auth_style,
+                dialect=dict(other.dialect),
+            )
 
 
 def scripted(config: Config) -> frozenset[str]:

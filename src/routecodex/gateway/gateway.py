@@ -37,6 +37,7 @@ from routecodex.gateway.request import (
 )
 from routecodex.gateway.services import GatewayServices, Observe
 from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.gateway.state.model_lists import ModelLists
 from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains, ResponseHistory
@@ -77,6 +78,7 @@ class Gateway:
         self.sessions: Sessions = Sessions(store) if after is None else after.sessions
         self.operator: OperatorState = OperatorState(store) if after is None else after.operator
         self.health: KeyHealth = KeyHealth(store, clock=clock) if after is None else after.health
+        self.model_lists: ModelLists = ModelLists(store, clock=clock) if after is None else after.model_lists
         if after is None:
             self.store.on_return.append(self.health.save_unsaved)
         self._round_robin: RoundRobin = RoundRobin() if after is None else after._round_robin
@@ -94,7 +96,7 @@ class Gateway:
         self.health.options = build.health_options(config)
         self.health.scripted = build.scripted(config)
         self.sessions.refuses_unknown = config.store.on_down == "refuse"
-        self.registry = build.registry(config)
+        self.registry = build.registry(config, self.model_lists)
         self.prices = build.prices(config, self._user_dir)
         self.history = ResponseHistory(
             self.store,
@@ -123,6 +125,7 @@ class Gateway:
             roles=build.role_table(config),
             where=config.instructions.where,
         )
+        self.model_lists.configure(build.model_sources(config, self.http, self._environ))
 
     def _make_services(self, config: Config) -> GatewayServices:
         options = config.routing_options
@@ -211,10 +214,12 @@ class Gateway:
         await self.health.load()
         await self.reasoning.owners.load()
         await self.operator.load()
+        await self.model_lists.follow()
         self.clock_service.start()
 
     async def close(self) -> None:
         """Save state and close every connection to a provider."""
+        await self.model_lists.stop()
         await self.clock_service.stop()
         await self.health.flush()
         await self.reasoning.owners.flush()

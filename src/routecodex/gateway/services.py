@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -43,6 +43,8 @@ from routecodex.wire import json
 
 Observe: TypeAlias = Callable[[RequestRecord], None]
 DescribeImages: TypeAlias = Callable[[ClientRequest, RoutingContext], ImageDescriptions | None]
+
+_MAX_PREPARED: Final = 4096
 
 
 class GatewayServices:
@@ -113,6 +115,9 @@ class GatewayServices:
         """Return the target with the request parts that are constant for it."""
         prepared = self._prepared.get(target)
         if prepared is None:
+            if len(self._prepared) >= _MAX_PREPARED:
+                # Clients choose the models of a provider that names them itself.
+                self._prepared.clear()
             prepared = self._prepared[target] = self._make_prepared(target)
         return prepared
 

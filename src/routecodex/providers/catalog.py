@@ -15,9 +15,17 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from routecodex.config.providers import AuthStyle, Preset, PriceGroups, Protocol, ProviderConfig
+from routecodex.config.providers import (
+    AuthStyle,
+    ModelConfig,
+    Preset,
+    PriceGroups,
+    Protocol,
+    ProviderConfig,
+)
 from routecodex.providers.deviations import AUTH_STYLES, dialect_of
 from routecodex.providers.known_models import models_of
+from routecodex.providers.model_facts import facts_of
 
 
 class PresetRow(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -77,7 +85,16 @@ def _at_protocol(row: PresetRow, protocol: Protocol) -> Preset:
         auth_style=AUTH_STYLES.get((row.preset, protocol), row.auth),
         models=models_of(row.preset, protocol),
         dialect=dialect_of(row.preset, protocol),
+        lists_models=row.models == "discover",
     )
+
+
+def known_model(name: str, *, preset: str | None, protocol: Protocol) -> ModelConfig | None:
+    """Return the properties of a model that a provider lists or a client names; None if it is unknown."""
+    row = _rows_by_name().get(preset or "")
+    if row is None:
+        return facts_of(name, None)
+    return models_of(row.preset, protocol).get(name) or facts_of(name, row.prices)
 
 
 class _Presets(Mapping[str, Preset]):

@@ -5,7 +5,8 @@ Their prices are in `accounting/prices.json`, which has its own sources and date
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from routecodex.config.providers import ModelConfig, Protocol
 
@@ -139,3 +140,8 @@ _BY_PROTOCOL: Mapping[tuple[str, Protocol], Models] = {
 def models_of(preset: str, protocol: Protocol) -> Models:
     """Return the models of a provider at the address of one protocol."""
     return _BY_PROTOCOL.get((preset, protocol)) or _MODELS.get(preset, {})
+
+
+def all_models() -> Iterator[tuple[str, ModelConfig]]:
+    """Yield the models of all providers with their names; a name may occur more than once."""
+    return (row for models in chain(_MODELS.values(), _BY_PROTOCOL.values()) for row in models.items())

@@ -207,6 +207,23 @@ class Upstream:
         finally:
             response.close()
 
+    async def get(self, path: str, *, key: str, limit: int) -> bytes:
+        """Return the body of a GET below the base URL; `limit` is its longest in bytes."""
+        response = await self._client.send(
+            self._origin,
+            method=b"GET",
+            path=self._full_path(path),
+            headers=self.header_block(key, stream=False, headers=None),
+            body=b"",
+            timeouts=self._timeouts,
+        )
+        try:
+            if not 200 <= response.status < 300:
+                raise await self.error_of(response)
+            return await response.read(limit)
+        finally:
+            response.close()
+
 
 def _encode_headers(fixed: Mapping[str, str], *, stream: bool, forwarded: Mapping[str, str | None]) -> bytes:
     headers = {"content-type": "application/json", "user-agent": "routecodex"}

@@ -11,10 +11,12 @@ import difflib
 import fnmatch
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
+
+from routecodex.canon.model_names import is_model_name
 
 Mode = Literal["round-robin", "weighted", "priority"]
 Prefer = Literal["model", "key"]
@@ -24,6 +26,9 @@ _MAX_CACHED_NAME = 256
 
 
 _MAX_NEAR = 5
+
+VIA = "claude-via-"
+"""Prefix of `provider.model` under which Claude Code lists a model that is not called Claude."""
 
 
 class Target(Struct, frozen=True, cache_hash=True):
@@ -84,12 +89,21 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class Provider(Struct, frozen=True, kw_only=True):
-    """One upstream: its protocol, its keys in order, its models."""
+    """One upstream: its protocol, its keys in order, its models.
+
+    `describe` is set for a provider that names its models itself: every name can be used, and it returns the
+    properties of one that is not among `models`.
+    """
 
     name: str
     protocol: str
     keys: tuple[str, ...]
     models: dict[str, Model] = field(default_factory=dict)
+    describe: Callable[[str], Model] | None = None
+
+    def serves(self, model: str) -> bool:
+        """Return whether a model can be requested from it."""
+        return model in self.models or (self.describe is not None and is_model_name(model))
 
 
 class Pool(Struct, frozen=True, kw_only=True):
@@ -115,27 +129,48 @@ class Registry:
         self.providers = {provider.name: provider for provider in providers}
         self.routes = dict(routes)
         self.aliases = dict(aliases)
-        sizes = (model.context_tokens for row in self.providers.values() for model in row.models.values())
-        self.smallest_context = min(filter(None, sizes), default=sys.maxsize)
         self._known_alias = functools.lru_cache(maxsize=1024)(self._alias_of)
         self._known_targets = functools.lru_cache(maxsize=4096)(self._targets_of)
         self._known_selector = functools.lru_cache(maxsize=4096)(self._resolve)
+        self.smallest_context = min(filter(None, self._context_sizes()), default=sys.maxsize)
+        """Tokens up to which every target of a route has room."""
 
     def model(self, target: Target) -> Model:
         """Return the properties of the target's model."""
-        return self.providers[target.provider].models[target.model]
+        provider = self.providers[target.provider]
+        found = provider.models.get(target.model)
+        if found is None:
+            assert provider.describe is not None, f"{target} is not a target"
+            found = provider.describe(target.model)
+        return found
+
+    def is_listed(self, target: Target) -> bool:
+        """Return whether the configuration or the provider itself names the target's model."""
+        return target.model in self.providers[target.provider].models
+
+    def _context_sizes(self) -> Iterator[int | None]:
+        """Yield the sizes of all models that routes may name; a provider's own list may have thousands."""
+        for provider in self.providers.values():
+            if provider.describe is None:
+                yield from (model.context_tokens for model in provider.models.values())
+        for route in self.routes:
+            yield from (self.model(target).context_tokens for target in self.targets_in(route))
 
     def resolve(self, name: str, *, prefer: Prefer = "model") -> Selector | None:
         """Resolve a dotted name; return None if it is unknown.
 
         After the provider: the whole rest as a model, digits as the number of a key, an alias of a key, or
-        an alias and a model. `prefer` decides if a model and a key share a name.
+        an alias and a model. `prefer` decides if a model and a key share a name. If the provider names its
+        models itself, a rest that is none of these is a model too.
         """
         known = self._known_selector if len(name) <= _MAX_CACHED_NAME else self._resolve
         return known(name, prefer)
 
     def alias_of(self, name: str) -> str | None:
-        """Return the target of an alias for a model name; the first matching glob counts."""
+        """Return the target of an alias for a model name; the first matching glob counts.
+
+        `claude-via-provider.model` stands for that target: Claude Code shows no other names.
+        """
         return self._known_alias(name) if len(name) <= _MAX_CACHED_NAME else self._alias_of(name)
 
     def targets_of(self, name: str) -> tuple[Target, ...]:
@@ -152,6 +187,9 @@ class Registry:
         if provider is None or not dot:
             return ()
         same = (f"{other.name}.{rest}" for other in self.providers.values() if rest in other.models)
+        if provider.describe is not None:
+            # Any name can be used, so this is not one; its own list may have thousands.
+            return tuple(same)[:_MAX_NEAR]
         ranked = sorted(provider.models, key=lambda model: _similarity(model, rest), reverse=True)
         return (*same, *(f"{head}.{model}" for model in ranked))[:_MAX_NEAR]
 
@@ -163,13 +201,18 @@ class Registry:
         if not dot:
             return Selector(head)
         readings = (_as_model, _as_key) if prefer == "model" else (_as_key, _as_model)
-        found = (read(provider, rest) for read in (*readings, _as_key_and_model))
+        found = (read(provider, rest) for read in (*readings, _as_key_and_model, _as_any_model))
         return next((selector for selector in found if selector is not None), None)
 
     def _alias_of(self, name: str) -> str | None:
         exact = self.aliases.get(name)
         if exact is not None:
             return exact
+        via = name.removeprefix(VIA)
+        if via != name and name.partition(".")[0] not in self.providers:
+            head, dot, _ = via.partition(".")
+            if dot and head in self.providers:
+                return via
         return next((to for glob, to in self.aliases.items() if fnmatch.fnmatchcase(name, glob)), None)
 
     def _targets_of(self, name: str) -> tuple[Target, ...]:
@@ -178,6 +221,8 @@ class Registry:
         if provider is None or not rest:
             return ()
         found = _as_model(provider, rest) or _as_key_and_model(provider, rest)
+        if found is None and rest not in provider.keys:
+            found = _as_any_model(provider, rest)
         return () if found is None else tuple(self.covered(found))
 
     def targets_in(self, route: str) -> Iterator[Target]:
@@ -214,5 +259,9 @@ def _as_key(provider: Provider, rest: str) -> Selector | None:
 def _as_key_and_model(provider: Provider, rest: str) -> Selector | None:
     # Aliases and numbers do not contain dots: the rest after the first dot is the model.
     alias, _, model = rest.partition(".")
-    key = _as_key(provider, alias) if model in provider.models else None
+    key = _as_key(provider, alias) if provider.serves(model) else None
     return None if key is None else Selector(provider.name, key.key, model)
+
+
+def _as_any_model(provider: Provider, rest: str) -> Selector | None:
+    return Selector(provider.name, model=rest) if provider.serves(rest) else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from routecodex.canon.errors import NotFound, ProviderNotAvailable
@@ -134,6 +135,9 @@ class Router:
         return (step for pool in self._pools(route) for group in pool.groups for step in group.steps)
 
     def _build_group(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> PoolSelector:
+        if not self.registry.is_listed(targets[0]):
+            # Clients choose such names: a turn counter for each would grow without bound.
+            name = f"{reason}/{targets[0].provider}"
         return group_selector(name, (PlanStep(target, reason, route) for target in targets))
 
     def _destination(self, query: RouteQuery) -> Destination:
@@ -148,8 +152,9 @@ class Router:
             why = f"alias {model} names {named}" if named else f"model {model} names the target"
             return Destination("direct", why, targets, named or query.model)
         destination = self._classified(query)
-        if named is None and "." in query.model and query.model.partition(".")[0] in self.registry.providers:
-            return replace(destination, name=query.model)
+        asked = named or query.model
+        if "." in asked and asked.partition(".")[0] in self.registry.providers:
+            return replace(destination, name=asked)
         return destination
 
     def _classified(self, query: RouteQuery) -> Destination:
@@ -185,13 +190,14 @@ class Router:
             return ()
         if selector.model is not None:
             return tuple(registry.covered(selector))
-        choices = [
-            tuple(registry.covered(Selector(selector.provider, selector.key, model)))
-            for model in dict.fromkeys(self._models_of(selector.provider, target_filter.query))
-        ]
-        # Routing does not choose a disabled model; if all are disabled, the error names the first.
-        usable = (targets for targets in choices if not all(map(target_filter.disables, targets)))
-        return next(usable, choices[0] if choices else ())
+        first: tuple[Target, ...] = ()
+        for model in dict.fromkeys(self._models_of(selector.provider, target_filter.query)):
+            targets = tuple(registry.covered(Selector(selector.provider, selector.key, model)))
+            # Routing does not choose a disabled model; if all are disabled, the error names the first.
+            if not all(map(target_filter.disables, targets)):
+                return targets
+            first = first or targets
+        return first
 
     def _models_of(self, provider: str, query: RouteQuery) -> Iterator[str]:
         """Yield the models of a provider in the order of preference of routing."""
@@ -200,8 +206,8 @@ class Router:
         routes = (destination.route, DEFAULT, *self.registry.routes)
         routed = (step.target for route in routes for step in self._steps_of(route))
         targets = (target for target in (*destination.targets, *routed) if target.provider == provider)
-        preferred = (query.model, *(target.model for target in targets), *models)
-        return (model for model in preferred if model in models)
+        asked = (query.model,) if query.model in models else ()
+        return chain(asked, (target.model for target in targets), models)
 
     def _plan_sticky(self, target_filter: TargetFilter, name: str, destination: Destination) -> RoutePlan:
         """Plan a special route first, then the sticky keys; use the table if no sticky key can be used."""

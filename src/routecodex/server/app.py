@@ -409,10 +409,12 @@ class App:
 
     async def _models(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)
+        await self._gateway.model_lists.follow()
         await _send(call.reply, model_list.list_models(self._gateway.registry, protocol), call.id)
 
     async def _model(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)
+        await self._gateway.model_lists.follow()
         found = model_list.one_model(self._gateway.registry, protocol, call.endpoint.argument)
         await _send(call.reply, found, call.id)
 

@@ -19,6 +19,8 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _BATCH: Final = 128
 _MAX_REFUSALS: Final = 200
+_MAX_SERIES: Final = 2000
+_OTHER: Final = "other"
 
 _GONE: Final = -1
 _BROKEN: Final = -2
@@ -140,7 +142,7 @@ class Metrics:
         key = (record.protocol, record.target, status)
         series = self._series.get(key)
         if series is None:
-            series = self._series[key] = _Series(_labels(*key))
+            series = self._new_series(key)
         series.requests += 1
         arrived, first_byte = record.arrived, record.first_byte
         series.seconds.add(record.finished - arrived)
@@ -155,11 +157,27 @@ class Metrics:
             series.cache_read += usage.cache_read
             series.cache_write += usage.cache_write
 
+    def _new_series(self, key: tuple[str, Target | None, int]) -> _Series:
+        """Add a series; beyond the limit those of a provider share one, because clients may choose models."""
+        protocol, target, status = key
+        if target is not None and len(self._series) >= _MAX_SERIES:
+            key = (protocol, Target(target.provider, "", _OTHER), status)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series(_labels(*key))
+        return series
+
+    def _count_attempt(self, target: Target, outcome: str, count: int = 1) -> None:
+        labels = (target.provider, target.model, outcome)
+        if labels not in self._attempts and len(self._attempts) >= _MAX_SERIES:
+            labels = (target.provider, _OTHER, outcome)
+        self._attempts[labels] += count
+
     def _count_attempts(self, record: RequestRecord, status: int) -> None:
         """Count the attempts of a request that did not just succeed."""
         failures, target = record.failures, record.target
         for failure in failures:
-            self._attempts[(failure.target.provider, failure.target.model, failure.outcome)] += 1
+            self._count_attempt(failure.target, failure.outcome)
         # Rounds of server tools are attempts too, but not failovers.
         for failure in failures[: record.attempts - 1]:
             self._failovers[failure.target.provider] += 1
@@ -167,12 +185,12 @@ class Metrics:
         if target is None:
             return
         if status != 200 and opened:
-            self._attempts[(target.provider, target.model, _ENDS.get(status, "failed"))] += 1
+            self._count_attempt(target, _ENDS.get(status, "failed"))
             opened -= 1
         elif status == 200:
             # The series counts one success for each request.
             opened -= 1
-        self._attempts[(target.provider, target.model, "ok")] += opened
+        self._count_attempt(target, "ok", opened)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families for prometheus_client."""

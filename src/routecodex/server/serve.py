@@ -30,7 +30,7 @@ from routecodex.server.announce import Announcement
 from routecodex.server.app import App
 from routecodex.server.http import HttpLimits, HttpServer
 from routecodex.server.metrics import Metrics
-from routecodex.server.reload import ConfigSource, Reloader
+from routecodex.server.reload import ConfigSource, Reloader, ReloadResult
 from routecodex.server.request_log import RequestLog
 from routecodex.server.state_metrics import StateMetrics, StoreCalls
 from routecodex.server.workers import Heartbeat, reserve_port
@@ -41,6 +41,8 @@ log = logging.getLogger("routecodex.server")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PRICE_SECONDS = 0.5
+_LISTING_WAIT = 2.0
+"""Seconds that a reload waits for the models of providers; the command line waits five for the reload."""
 
 
 class CannotListen(Exception):
@@ -115,6 +117,8 @@ class Service:
             user_dir=home or user_dir(),
             ntp_file=self._session_dir / "clock" / "ntp-state.json" if home is not None else None,
         )
+        # The workers share the store, so that one of them asks the providers for their models.
+        self._gateway.model_lists.fetches = worker == "0" or self._gateway.store.kind == "memory"
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
         self._metrics.add(StateMetrics(calls, gateway=lambda: self._gateway, worker=worker))
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
@@ -149,6 +153,8 @@ class Service:
 
     async def start(self, *, reuse_port: bool = False) -> tuple[str, int]:
         """Start to listen; return the bound address."""
+        lists = self._gateway.model_lists
+        lists.on_change = self._adopt_lists
         await self._gateway.open()
         if self.reloader is not None:
             await self.reloader.catch_up()
@@ -161,6 +167,7 @@ class Service:
         if self.reloader is not None:
             self.reloader.start()
         self._price_watch = asyncio.ensure_future(self._watch_prices())
+        lists.start()
         return host, port
 
     async def _watch_prices(self) -> None:
@@ -184,7 +191,7 @@ class Service:
             workers=self._workers,
             gateway=lambda: self._gateway,
             active_requests=lambda: self._http.active,
-            reload=self.reloader.reload_all if self.reloader is not None else None,
+            reload=self._reload_all if self.reloader is not None else None,
             recent_requests=self._recent_requests if self._requests is not None else None,
         )
         if self._home is not None and self._announced is None:
@@ -218,8 +225,25 @@ class Service:
         self._config, self._gateway = config, gateway
         self._app.adopt(gateway, config)
         self._http.limits = limits(config)
+        if gateway.model_lists.fetches:
+            gateway.model_lists.refresh()
         await gateway.health.reset_refused_keys()
         await asyncio.to_thread(gateway.prices.keep_current)
+
+    def _adopt_lists(self) -> None:
+        """Route by the models that providers list now; requests in flight finish with the former ones."""
+        self._gateway = self._gateway.reconfigured(self._config)
+        self._app.adopt(self._gateway, self._config)
+
+    async def _reload_all(self) -> ReloadResult:
+        """Reload in all workers; an operator who looks at the models next sees what providers list now."""
+        assert self.reloader is not None
+        result = await self.reloader.reload_all()
+        lists = self._gateway.model_lists
+        if result.reloaded and not lists.fetches:
+            lists.refresh()
+        await lists.settle(_LISTING_WAIT)
+        return result
 
     async def stop(self) -> bool:
         """Drain, then close; return whether all requests finished."""
