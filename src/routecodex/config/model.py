@@ -306,6 +306,18 @@ class ProtocolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     )
 
 
+class CodexConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The catalog of models that Codex reads from the gateway."""
+
+    instructions_file: Annotated[
+        str | None,
+        Meta(
+            description="File with the system prompt of Codex for the models of this gateway; relative to "
+            "the configuration file, `~` allowed. When absent, a text that comes with the gateway."
+        ),
+    ] = None
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file, with defaults and presets filled in."""
 
@@ -355,6 +367,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     instructions: Annotated[
         InstructionsConfig, Meta(description="Instructions `<**…**>` in user messages.")
     ] = InstructionsConfig()
+    codex: Annotated[CodexConfig, Meta(description="The catalog of models that Codex reads.")] = CodexConfig()
     server_tools: Annotated[
         ServerToolsConfig, Meta(description="Tools that the gateway runs itself, between model calls.")
     ] = ServerToolsConfig()

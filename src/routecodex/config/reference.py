@@ -131,9 +131,13 @@ def schema() -> str:
     """Return the JSON schema of the file."""
     built = msgspec.json.schema(Config, schema_hook=_schema_of)
     # A preset can supply required values, so the file need not have them.
-    built["$defs"]["ProviderConfig"]["required"] = []
+    provider = built["$defs"]["ProviderConfig"]
+    provider["required"] = []
     # A string stands for the value of the key.
     built["$defs"]["ClientConfig"]["properties"]["key"]["anyOf"].insert(0, {"type": "string"})
+    models = provider["properties"]["models"]
+    named = {key: models.pop(key) for key in ("type", "additionalProperties")}
+    models["anyOf"] = [{"const": "discover"}, named]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "RouteCodex configuration"}
     return msgspec.json.format(msgspec.json.encode({**head, **built}), indent=2).decode() + "\n"
 

@@ -89,7 +89,12 @@ def resolve(
         for name, client in config.clients.items()
     }
     problems += _check_store(config.store.url)
-    return structs.replace(config, providers=providers, clients=clients), problems
+    codex = config.codex
+    if codex.instructions_file is not None:
+        path = _path(codex.instructions_file, directory)
+        problems += _check_instructions(path)
+        codex = structs.replace(codex, instructions_file=str(path))
+    return structs.replace(config, providers=providers, clients=clients, codex=codex), problems
 
 
 def _resolve_client(
@@ -111,6 +116,19 @@ def _resolve_client(
     elif client.key.file is not None:
         into += exposed_file(_path(client.key.file, directory), (*place, "file"))
     return structs.replace(client, key=structs.replace(client.key, value=found))
+
+
+def _check_instructions(path: Path) -> list[Problem]:
+    """Return the problem of a file of instructions for Codex: without any, it would send no system prompt."""
+    place: ConfigPath = ("codex", "instructions_file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "it is not text"
+        return [Problem(place, f"cannot read {path}: {why}", "correct the path or the file's permissions")]
+    if not text.strip():
+        return [Problem(place, f"names {path}, which is empty", "write the instructions, or remove the line")]
+    return []
 
 
 def _check_store(url: str) -> list[Problem]:

@@ -11,6 +11,7 @@ internal/     work of the gateway itself: server tools, searches, image descript
 count_tokens  counts tokens, by the upstream or as an estimate
 embeddings    passes embeddings through to a provider that has them
 model_list    lists models in each protocol's shape
+codex_catalog the list of models as Codex reads it, with instructions for it
 explain       explains a plan to people and programs
 records       records that compiled modules cannot define
 """

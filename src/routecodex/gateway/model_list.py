@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from routecodex.canon.errors import NotFound
-from routecodex.routing.registry import Model, Registry
+from routecodex.routing.registry import VIA, Model, Registry
+
+_CLAUDE = re.compile("claude|anthropic", re.IGNORECASE)
+"""Names that Claude Code shows; it drops all others from the list of a gateway."""
 
 
 def names(registry: Registry) -> dict[str, Model | None]:
@@ -26,7 +30,8 @@ def _openai(name: str, _model: Model | None) -> dict[str, Any]:
 
 
 def _anthropic(name: str, _model: Model | None) -> dict[str, Any]:
-    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    shown = name.removeprefix(VIA)
+    return {"type": "model", "id": name, "display_name": shown, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def _gemini(name: str, model: Model | None) -> dict[str, Any]:
@@ -46,10 +51,16 @@ def _gemini(name: str, model: Model | None) -> dict[str, Any]:
 _SHAPES = {"chat": _openai, "responses": _openai, "messages": _anthropic, "gemini": _gemini}
 
 
-def list_models(registry: Registry, protocol: str) -> dict[str, Any]:
-    """Return the complete list, in one page."""
+def list_models(registry: Registry, protocol: str, *, via: bool = False) -> dict[str, Any]:
+    """Return the complete list, in one page.
+
+    `via`: Claude Code asks, and gets every model that is not called Claude under a name that is.
+    """
     shape = _SHAPES[protocol]
-    rows = [shape(name, model) for name, model in names(registry).items()]
+    listed = names(registry)
+    if protocol == "messages":
+        listed = _claude_first(registry, listed, via=via)
+    rows = [shape(name, model) for name, model in listed.items()]
     if protocol == "gemini":
         return {"models": rows}
     if protocol == "messages":
@@ -58,9 +69,23 @@ def list_models(registry: Registry, protocol: str) -> dict[str, Any]:
     return {"object": "list", "data": rows}
 
 
+def _claude_first(
+    registry: Registry, listed: dict[str, Model | None], *, via: bool
+) -> dict[str, Model | None]:
+    others = {name: model for name, model in listed.items() if not _CLAUDE.search(name)}
+    first = {name: model for name, model in listed.items() if name not in others}
+    aliases = registry.aliases
+    extra = {VIA + name: model for name, model in others.items() if via and name not in aliases}
+    return first | extra | others
+
+
 def one_model(registry: Registry, protocol: str, name: str) -> dict[str, Any]:
-    """Return one model; NotFound if it is not listed."""
+    """Return one model; NotFound if it is neither listed nor another name of a target."""
     listed = names(registry)
-    if name not in listed:
+    if name in listed:
+        return _SHAPES[protocol](name, listed[name])
+    target = name.removeprefix(VIA)
+    found = next(iter(registry.targets_of(target)), None)
+    if found is None or f"{found.provider}.{found.model}" != target:
         raise NotFound(f"there is no model {name!r}; GET /v1/models lists them", code="model_not_found")
-    return _SHAPES[protocol](name, listed[name])
+    return _SHAPES[protocol](name, registry.model(found))

@@ -7,7 +7,9 @@ streamGenerateContent).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from time import monotonic, time
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
 from routecodex.gateway import model_list
 from routecodex.gateway.answer.writer import SSE, routing_headers
+from routecodex.gateway.codex_catalog import base_instructions, codex_models
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id, interruption
 from routecodex.protocols.codec import Codec, WireRequest
@@ -52,6 +55,8 @@ from routecodex.server.metrics import CONTENT_TYPE, Metrics
 from routecodex.server.origins import OriginAccess, preflight_headers
 from routecodex.server.paths import Endpoint
 from routecodex.wire import json
+
+log = logging.getLogger("routecodex.server")
 
 _JSON_HEADERS = b"content-type: application/json; charset=utf-8\r\ncache-control: no-cache\r\n"
 
@@ -410,7 +415,23 @@ class App:
     async def _models(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)
         await self._gateway.model_lists.follow()
-        await _send(call.reply, model_list.list_models(self._gateway.registry, protocol), call.id)
+        registry = self._gateway.registry
+        listed = model_list.list_models(registry, protocol, via=_is_claude_code(call.request))
+        if protocol == "chat" and call.request.query_param("client_version") is not None:
+            listed["models"] = codex_models(registry, await self._codex_instructions())
+        await _send(call.reply, listed, call.id)
+
+    async def _codex_instructions(self) -> str:
+        """Return the configured instructions for Codex; the gateway's own if they are gone."""
+        file = self._gateway.config.codex.instructions_file
+        if file is None:
+            return base_instructions()
+        try:
+            text = await asyncio.to_thread(Path(file).read_text, encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            log.warning("codex.instructions_file cannot be read, the gateway's own text is used: %s", exc)
+            return base_instructions()
+        return text if text.strip() else base_instructions()
 
     async def _model(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)
@@ -445,6 +466,12 @@ class App:
             "health": "/health/ready",
         }
         await _send(call.reply, about, call.id)
+
+
+def _is_claude_code(request: HttpRequest) -> bool:
+    """Return whether Claude Code asks for the models of its picker (2.1.326: `claude-code/2.1.326`)."""
+    asks = request.headers.get("user-agent", "").startswith("claude-code/")
+    return asks and request.query_param("limit") == "1000"
 
 
 def _entries(value: Any) -> int:

@@ -93,7 +93,7 @@ class ModelLists:
             if name not in sources or sources[name].source != self._sources[name].source:
                 self._forget(name)
         self._sources = sources
-        if self._ticker is not None:
+        if self._ticker is not None and self.fetches:
             self._fetch_due()
 
     def _forget(self, name: str) -> None:
@@ -134,6 +134,8 @@ class ModelLists:
     def start(self) -> None:
         """Start to ask the providers in the background, and to follow the store."""
         if self._ticker is None:
+            if self.fetches:
+                self._fetch_due()
             self._ticker = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
