@@ -9,6 +9,36 @@ from tests.config.checked import BASE, Row, problems_of, provider
 
 PROVIDERS = [
     pytest.param(
+        provider(models='{ "*" = { context_tokens = 9 } }'),
+        (
+            "error",
+            'providers.q.models."*"',
+            "stands for many models and cannot have properties",
+            "name the model that is meant: its own table has its properties",
+        ),
+        id="properties of all models",
+    ),
+    pytest.param(
+        provider(models='"Discover"'),
+        ("error", "providers.q.models", '"Discover" is not a table', 'write models = "discover"'),
+        id="discover misspelled",
+    ),
+    pytest.param(
+        provider(models='"all"'),
+        ("error", "providers.q.models", '"all" is not a table', 'write models = "discover"'),
+        id="another word for discover",
+    ),
+    pytest.param(
+        BASE + '[providers.d]\nprotocol = "demo"\nmodels = "discover"\n',
+        (
+            "error",
+            "providers.d.models",
+            "the demo provider does not list its models, so they cannot be discovered",
+            "name them: models = { model = {} }",
+        ),
+        id="discovery at the demo provider",
+    ),
+    pytest.param(
         provider(codex_items='"plain"'),
         (
             "error",

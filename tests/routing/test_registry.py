@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from routecodex.routing.registry import Model, Provider, Registry, Selector, Target
+from routecodex.routing.registry import Model, Pool, Provider, Registry, Selector, Target
 
 
 def provider(name: str, keys: tuple[str, ...], *models: str) -> Provider:
@@ -120,3 +120,91 @@ def test_near_targets_are_ranked_by_likeness_and_at_most_five() -> None:
     assert len(registry.near("glm.x")) == 5
     assert registry.near("glm.glm-9")[0] == "zai.glm-9"
     assert registry.near("nobody.glm-9") == registry.near("glm") == ()
+
+
+def described(name: str) -> Model:
+    return Model(id=name, context_tokens=77 if name == "small" else None)
+
+
+OPEN = Registry(
+    [
+        Provider(
+            name="up",
+            protocol="chat",
+            keys=("primary", "spare"),
+            models={"listed": Model(id="listed", context_tokens=5), "1.5": Model(id="1.5")},
+            describe=described,
+        ),
+        provider("closed", ("k",), "m"),
+    ],
+    routes={"default": (Pool(id="main", targets=("up.small", "closed.m")),)},
+    aliases={"claude-via-mine": "closed.m", "claude-*": "closed.m"},
+)
+
+ANY_NAME: list[tuple[str, list[str]]] = [
+    ("up.listed", ["up.primary.listed", "up.spare.listed"]),
+    ("up.new", ["up.primary.new", "up.spare.new"]),
+    ("up.org/new.5", ["up.primary.org/new.5", "up.spare.org/new.5"]),
+    ("up.spare.new", ["up.spare.new"]),
+    ("up.2.new", ["up.spare.new"]),
+    ("up.1.5", ["up.primary.1.5", "up.spare.1.5"]),
+    ("up.3.new", ["up.primary.3.new", "up.spare.3.new"]),
+    ("up.spare", []),
+    ("up.2", []),
+    ("up.3", []),
+    ("up.", []),
+    ("up", []),
+    ("up.*", []),
+    ("up.a b", []),
+    ("closed.new", []),
+]
+
+
+@pytest.mark.parametrize(("name", "targets"), ANY_NAME)
+def test_any_name_is_a_target_of_a_provider_that_names_its_models(name: str, targets: list[str]) -> None:
+    assert [str(target) for target in OPEN.targets_of(name)] == targets
+
+
+def test_a_key_comes_before_a_name_that_nobody_has_listed() -> None:
+    assert OPEN.resolve("up.spare") == Selector("up", "spare")
+    assert OPEN.resolve("up.2") == Selector("up", "spare")
+    assert OPEN.resolve("up.new") == Selector("up", model="new")
+    assert OPEN.resolve("up.new", prefer="key") == Selector("up", model="new")
+    assert OPEN.resolve("up.9") is None
+
+
+def test_a_name_that_nobody_has_listed_is_described() -> None:
+    assert OPEN.model(Target("up", "spare", "small")) == Model(id="small", context_tokens=77)
+    assert OPEN.is_listed(Target("up", "spare", "listed"))
+    assert not OPEN.is_listed(Target("up", "spare", "small"))
+
+
+def test_only_models_that_routes_name_bound_the_size_of_requests() -> None:
+    assert OPEN.smallest_context == 77
+
+
+def test_a_name_that_is_none_has_no_near_ones_among_thousands() -> None:
+    assert OPEN.near("up.a b") == ()
+    assert OPEN.near("closed.listed") == ("up.listed", "closed.m")
+
+
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        ("claude-via-up.new", "up.new"),
+        ("claude-via-closed.unknown", "closed.unknown"),
+        ("claude-via-mine", "closed.m"),
+        ("claude-via-nobody.m", "closed.m"),
+        ("claude-via-up", "closed.m"),
+    ],
+)
+def test_the_name_of_a_picker_comes_before_globs(name: str, to: str) -> None:
+    assert OPEN.alias_of(name) == to
+
+
+def test_a_provider_that_is_called_like_the_prefix_keeps_its_name() -> None:
+    registry = Registry(
+        [provider("claude-via-up", ("k",), "m"), provider("up", ("k",), "m")], routes={}, aliases={}
+    )
+    assert registry.alias_of("claude-via-up.m") is None
+    assert [str(target) for target in registry.targets_of("claude-via-up.m")] == ["claude-via-up.k.m"]
