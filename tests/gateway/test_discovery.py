@@ -56,13 +56,19 @@ async def ids(gateway: Running, *, wait: bool = True) -> list[str]:
 
 
 async def send(
-    gateway: Running, protocol: str, model: str, *, text: str = "Hello", stream: bool = False, **headers: str
+    gateway: Running,
+    protocol: str,
+    model: str,
+    *,
+    text: str = "Hello",
+    stream: bool = False,
+    session: str | None = None,
 ) -> Answer:
     return await call(
         gateway.port,
         asking.path(protocol, stream=stream, model=model),
         asking.body(protocol, text, stream=stream, model=model),
-        headers=headers,
+        headers={"session-id": session} if session is not None else {},
     )
 
 
@@ -121,11 +127,10 @@ async def test_any_name_works_in_routes_aliases_and_instructions() -> None:
         await send(gateway, "chat", "gpt-5")
         await send(gateway, "chat", "fast")
         await send(gateway, "chat", "gpt-5", text="<**up.forced-1**> hi")
-        session = {"session-id": "s1"}
-        await send(gateway, "chat", "gpt-5", text="<**!up.stuck-1**> hi", **session)
-        await send(gateway, "chat", "gpt-5", text="again", **session)
-        await send(gateway, "chat", "gpt-5", text="<**!up.second.stuck-2**> hi", **session)
-        await send(gateway, "chat", "gpt-5", text="<**!up.2**> hi", **session)
+        await send(gateway, "chat", "gpt-5", text="<**!up.stuck-1**> hi", session="s1")
+        await send(gateway, "chat", "gpt-5", text="again", session="s1")
+        await send(gateway, "chat", "gpt-5", text="<**!up.second.stuck-2**> hi", session="s1")
+        await send(gateway, "chat", "gpt-5", text="<**!up.2**> hi", session="s1")
         sent = [request for request in up.requests if not is_listing(request)]
     assert [model_of(request) for request in sent] == [
         *("in-a-pool", "behind-an-alias", "forced-1", "stuck-1", "stuck-1", "stuck-2", "in-a-pool")

@@ -17,7 +17,7 @@ from tests.kit.upstream import Request, Upstream
 
 A, B = ListedModel("a"), ListedModel("b")
 USELESS = ({"id": "a", "context_length": size} for size in (0, -1, True, "9", 1.5, 2**50))
-HOSTILE = [
+HOSTILE: list[Any] = [
     *({"id": name} for name in ("", 7, None, "a b", "<**clear**>", "../x", "x" * 999, "\x1b[2J")),
     *(None, [], {}, {"name": {}}, "two words"),
 ]

@@ -61,6 +61,9 @@ routes consist of letters, digits, `_` and `-`.
 
 A name under `[models]` may be a glob and stands for a target or for a route (`route:background`). `default`
 must exist and have targets; every other missing route falls back to it.
+
+With `models = "discover"` in its table a provider names its models itself, and every name after its own is a
+model of it, listed or not ([Models](protocols.md#models)).
 """
 
 _PRESETS = """\
