@@ -296,3 +296,18 @@ async def test_near_targets_include_listed_models_of_other_providers() -> None:
         await ids(gateway)
         answer = await send(gateway, "chat", "closed.listed-1")
     assert answer.json["details"]["near"] == ["up.listed-1", "closed.m"]
+
+
+async def test_a_name_that_the_provider_does_not_know_is_its_404_with_advice() -> None:
+    unknown = Json(404, {"error": {"message": "no such model", "code": "model_not_found"}})
+    async with (
+        Upstream(lambda request: ONE if is_listing(request) else unknown) as up,
+        serving(discovering("chat", up)) as gateway,
+    ):
+        await ids(gateway)
+        answer = await send(gateway, "chat", "up.primary.misspelt")
+    assert (answer.status, answer.json["code"]) == (404, "upstream_model")
+    assert answer.json["error"]["message"] == (
+        "provider 'up' does not serve model 'misspelt' with key 'primary' (HTTP 404: no such model); "
+        "check the name: GET /v1/models lists the names that it has"
+    )

@@ -288,9 +288,14 @@ class Failover:
         elif isinstance(error, UpstreamUnknownModel):
             error.message = (
                 f"provider {target.provider!r} does not serve model {self._registry.model(target).id!r} with "
-                f"key {target.key!r} (HTTP {error.upstream_status}: {text}); "
-                f"check providers.{target.provider}.models"
+                f"key {target.key!r} (HTTP {error.upstream_status}: {text}); {self._model_advice(target)}"
             )
+
+    def _model_advice(self, target: Target) -> str:
+        if self._registry.providers[target.provider].describe is None:
+            return f"check providers.{target.provider}.models"
+        listed = "lists it" if self._registry.is_listed(target) else "lists the names that it has"
+        return f"check the name: GET /v1/models {listed}"
 
     def _after_rejection(self, error: UpstreamRejected, plan: RoutePlan) -> None:
         """Send a request that is too long for the model to `longcontext` once; other rejections are final."""
