@@ -264,3 +264,19 @@ def test_a_check_finds_models_without_a_price_and_prices_older_than_180_days(tmp
     ]
     later = price_report.check_prices(price_report.show_prices(table(tmp_path)), "2026-07-02")
     assert [(row["model"], row["days"]) for row in later["old"]] == [("m", 182), ("o", 181)]
+
+
+def test_models_that_a_provider_names_itself_have_prices_by_name(tmp_path: Path) -> None:
+    models = 'auth = [{ value = "k" }]\nmodels = { "*" = {}, mine = {} }\n'
+    prices = table(tmp_path, f'[providers.openai]\n{models}[routing]\ndefault = ["openai.mine"]\n')
+    assert list(prices.models()) == [("openai", "mine")]
+    price = prices.price_for("openai", "gpt-4.1")
+    assert price.cost(MILLION) == Cost(10_000_000_000, "reported", "package")
+    write(tmp_path, {"openai": {"gpt-4.1": {"input": 1, "output": 1}}})
+    prices.keep_current()
+    assert price.cost(MILLION) == Cost(2_000_000_000, "reported", "file")
+    assert prices.price_for("openai", "gpt-4.1") is price
+    for at in range(10_000):
+        prices.price_for("openai", f"made-up-{at}")
+    assert prices.price_for("openai", "made-up-9999") is not prices.price_for("openai", "made-up-9999")
+    assert prices.price_for("openai", "mine") is prices.price_for("openai", "mine")

@@ -176,3 +176,13 @@ def test_new_routes_use_the_models_that_the_file_has() -> None:
         "background": ["mine.own", "openai.gpt-5-mini"],
         "longcontext": ["openai.gpt-4.1"],
     }
+
+
+def test_new_routes_may_use_any_model_of_a_provider_that_names_them_itself() -> None:
+    text = '[providers.zai]\nmodels = "discover"\n[routing]\ndefault = ["zai.1.glm-9"]\n'
+    after = edited(text, OPENAI)
+    loaded, problems = examine(after.text, environ=ENVIRON, presets=PRESETS, dialect_type=Dialect)
+    assert problems == []
+    assert loaded is not None
+    assert loaded.providers["zai"].discovers
+    assert ZAI.target("background") in after.routes["background"]

@@ -26,6 +26,7 @@ GroupsOf: TypeAlias = Callable[[str, ProviderConfig], PriceGroups]
 FileStamp: TypeAlias = tuple[int, int, int]
 
 FREE: Final = PriceRow(input=0.0, output=0.0)
+_MAX_PREPARED: Final = 8192
 _CACHE_PRICES: Final = ("cache_read", "cache_write", "cache_write_1h", "reasoning")
 
 
@@ -69,15 +70,21 @@ class PriceTable:
         """Why the price file of the user dir is not used; empty if it is, or does not exist."""
 
     def price_for(self, provider: str, model: str) -> TargetPrice:
-        """Return the price of a model, by its names in the configuration; always the same object."""
+        """Return the price of a model, by its names in the configuration; of a named one the same object."""
         price = self._prepared.get((provider, model))
         return price if price is not None else self._prepare(provider, model)
 
     def _prepare(self, provider: str, model: str) -> TargetPrice:
         with self._lock:
-            price = self._prepared.setdefault((provider, model), TargetPrice())
+            price = TargetPrice()
+            if len(self._prepared) < _MAX_PREPARED or self._is_named(provider, model):
+                # Clients choose the models of a provider that names them itself.
+                price = self._prepared.setdefault((provider, model), price)
             _fill(price, self._find(provider, model))
         return price
+
+    def _is_named(self, provider: str, model: str) -> bool:
+        return provider in self._providers and model in self._providers[provider].models
 
     @property
     def is_stale(self) -> bool:
@@ -85,21 +92,21 @@ class PriceTable:
         return not self._is_loaded or file_stamp(self.file) != self._stamp
 
     def keep_current(self) -> None:
-        """Prepare all configured models, and read the price file of the user dir again if it has changed.
+        """Prepare all models, and read the price file of the user dir again if it has changed.
 
         A server calls it now and then beside its requests, so that none of them has to read a file.
         """
         with self._lock:
             if self.is_stale:
                 self._load_file()
-                for provider, model in self.models():
+                for provider, model in {*self.models(), *self._prepared}:
                     price = self._prepared.setdefault((provider, model), TargetPrice())
                     _fill(price, self._find(provider, model))
 
     def models(self) -> Iterator[tuple[str, str]]:
         """Yield provider and model of all configured models, by their names in the configuration."""
         for name, provider in self._providers.items():
-            for model in provider.models:
+            for model in provider.named_models:
                 yield name, model
 
     def find(self, provider: str, model: str) -> FoundPrice:

@@ -28,6 +28,7 @@ from routecodex.cli.config_draft import (
     provider_text,
     route_line,
 )
+from routecodex.config.check_routes import split_target
 from routecodex.config.model import Config
 from routecodex.config.problems import quoted
 from routecodex.providers.catalog import PRESETS, row_of
@@ -128,13 +129,16 @@ def _present_drafts(existing: ExistingProviders, config: Config | None) -> list[
         preset = existing.preset_of(name)
         if preset is None or preset not in PRESETS or name not in config.providers:
             continue
-        models = config.providers[name].models
+        models = config.providers[name].named_models
+        sees = frozenset(model for model, row in models.items() if row.vision)
         draft = draft_preset(preset, models=_first_model(config, name))
+        if draft is not None and config.providers[name].discovers:
+            # Every model of the provider can be used, named in the file or not.
+            models, sees = {**draft.models, **models}, sees | draft.sees_images
         known = {
             route: model for route, model in (draft.by_route if draft else {}).items() if model in models
         }
         if draft is not None and "default" in known:
-            sees = frozenset(model for model, row in models.items() if row.vision)
             drafts.append(replace(draft, name=name, models=models, by_route=known, sees_images=sees))
     return drafts
 
@@ -142,11 +146,9 @@ def _present_drafts(existing: ExistingProviders, config: Config | None) -> list[
 def _first_model(config: Config, provider: str) -> tuple[str, ...]:
     """Return the model of a provider that the default route uses, if any."""
     targets = [target for pool in config.pools("default") for target in pool.targets]
-    rests = [target.partition(".")[2] for target in targets if target.partition(".")[0] == provider]
-    models = config.providers[provider].models
-    return tuple(
-        model for rest in rests[:1] for model in models if rest == model or rest.endswith(f".{model}")
-    )[:1]
+    own = [target for target in targets if target.partition(".")[0] == provider]
+    parts = split_target(config, own[0]) if own else None
+    return (parts[2],) if parts is not None else ()
 
 
 def _missing_aliases(tree: Mapping[str, Any], routes: Mapping[str, Any]) -> dict[str, str]:

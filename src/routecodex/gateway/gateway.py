@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from routecodex.accounting.prices import PriceTable
 from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.config import Config
 from routecodex.gateway import build, count_tokens, embeddings, explain
@@ -97,7 +98,11 @@ class Gateway:
         self.health.scripted = build.scripted(config)
         self.sessions.refuses_unknown = config.store.on_down == "refuse"
         self.registry = build.registry(config, self.model_lists)
-        self.prices = build.prices(config, self._user_dir)
+        self.prices: PriceTable = (
+            after.prices
+            if after is not None and after.config is config
+            else build.prices(config, self._user_dir)
+        )
         self.history = ResponseHistory(
             self.store,
             ttl=config.store.responses_ttl_hours * 3600,
