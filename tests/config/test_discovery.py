@@ -136,6 +136,13 @@ def test_routes_with_names_of_the_provider_are_fine() -> None:
     assert (config is not None, problems) == (True, [])
 
 
+def test_a_team_may_be_allowed_models_that_only_the_provider_names() -> None:
+    team = '[teams.web.allow]\nmodels = ["brand-new-*", "q.other"]\n'
+    assert examine(text(own('"discover"')) + team, environ={})[1] == []
+    named = examine(text(own("{ any = {} }")) + team, environ={})[1]
+    assert [one.path for one in named] == ["teams.web.allow.models[0]", "teams.web.allow.models[1]"]
+
+
 def test_the_instructions_for_codex_are_looked_for_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.")
     base = text(own('"discover"'))

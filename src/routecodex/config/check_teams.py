@@ -161,6 +161,8 @@ def _allow(config: Config, allow: AllowConfig, place: ConfigPath) -> Iterator[Pr
         if not patterns:
             message = "is empty, so nothing is allowed"
             yield warning((*place, field), message, 'write ["*"] for all, or set blocked = true')
+        if field == "models" and any(row.discovers for row in config.providers.values()):
+            continue  # Any name may be a model of a provider that names them itself.
         for index, pattern in enumerate(patterns):
             if not any(fnmatchcase(name, pattern) for name in names):
                 message = f"{quoted(pattern)} matches none of the configured {field}"
