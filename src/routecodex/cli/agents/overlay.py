@@ -1,0 +1,91 @@
+"""Folders of ours that stand in for a person's: one file changed, everything else linked."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from routecodex.cli.agents.agent import PlannedFile
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a person's file; empty if there is no file.
+
+    Comments are allowed, as the agents allow them. A file that is not an object is a usage error, because the
+    agent would reject it too, and would name our copy of it.
+    """
+    try:
+        text = file.read_text("utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise click.UsageError(f"cannot read {file}: {exc}") from exc
+    if not text.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(without_comments(text))
+    except msgspec.DecodeError as exc:
+        raise click.UsageError(
+            f"{file} is not valid JSON: {exc}; the agent could not read it either"
+        ) from exc
+    if not isinstance(value, dict):
+        raise click.UsageError(f"{file} does not hold a JSON object; the agent could not read it either")
+    return value
+
+
+def without_comments(text: str) -> str:
+    """Return JSON without `//` and `/* */` comments; strings stay as they are."""
+    kept: list[str] = []
+    at = 0
+    while at < len(text):
+        end = _token_end(text, at)
+        if not text.startswith(("//", "/*"), at):
+            kept.append(text[at:end])
+        at = end
+    return "".join(kept)
+
+
+def _token_end(text: str, at: int) -> int:
+    """Return where the string, comment or character ends that begins here."""
+    if text.startswith("//", at):
+        end = text.find("\n", at)
+        return len(text) if end < 0 else end
+    if text.startswith("/*", at):
+        end = text.find("*/", at + 2)
+        return len(text) if end < 0 else end + 2
+    return _string_end(text, at) if text[at] == '"' else at + 1
+
+
+def _string_end(text: str, at: int) -> int:
+    end = at + 1
+    while end < len(text) and text[end] != '"':
+        end += 2 if text[end] == "\\" else 1
+    return end + 1
+
+
+def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return both objects as one; values of `above` win, objects are merged."""
+    merged = dict(below)
+    for name, value in above.items():
+        present = merged.get(name)
+        both = isinstance(value, dict) and isinstance(present, dict)
+        merged[name] = merge(present, value) if both else value
+    return merged
+
+
+def json_text(value: object) -> str:
+    """Return the value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def links(person: Path, ours: Path, *, but: Container[str]) -> tuple[PlannedFile, ...]:
+    """Return a link for every entry of a person's folder that we do not write ourselves."""
+    try:
+        entries = sorted(person.iterdir())
+    except OSError:
+        return ()
+    return tuple(PlannedFile(path=ours / one.name, link=one) for one in entries if one.name not in but)
