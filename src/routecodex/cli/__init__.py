@@ -3,6 +3,8 @@
 init          init: writes a configuration (init_choices, init_questions, tested_providers)
 config_draft  the text of a configuration for found_providers; config_edit adds to a file; config_write writes
 serve         serve, start, demo: run a gateway
+run           run, env: start a coding agent on the gateway (agents/, agent_process, shell_text); its gateway:
+              shared_gateway, gateway_start, gateway_models
 lifecycle     stop, restart, status: servers in the background
 logs          logs: the requests of a server
 daemon        daemon: shows and changes the state of running servers
@@ -38,6 +40,8 @@ COMMANDS = {
     "config": "config",
     "prices": "prices",
     "demo": "serve",
+    "run": "run",
+    "env": "run",
     "completion": "completion",
 }
 """Module of each command; a command starts fast because only its own module is imported."""

@@ -338,17 +338,22 @@ def _record_file(server_id: str) -> Path:
 
 
 def start_server(launch: Launch) -> AnnouncedServer:
+    """Start a server in the background, and record how; raises LaunchFailed."""
+    server = spawn_server(launch)
+    _record_file(server.id).write_bytes(msgspec.json.encode(_launch_record(launch, server)))
+    return server
+
+
+def spawn_server(launch: Launch) -> AnnouncedServer:
     """Start a server in the background and wait until it accepts requests; raises LaunchFailed."""
     with _open_log(launch.log) as log:
         start = log.seek(0, os.SEEK_END)
         process = _spawn(launch, log)
     try:
-        server = _wait_until_ready(launch, process)
+        return _wait_until_ready(launch, process)
     except LaunchFailed as exc:
         exc.log = _tail(launch.log, start)
         raise
-    _record_file(server.id).write_bytes(msgspec.json.encode(_launch_record(launch, server)))
-    return server
 
 
 def _open_log(log: Path) -> IO[bytes]:

@@ -27,6 +27,23 @@ from routecodex.wire import json
 _WORKERS_HELP = "Processes that share the port."
 
 
+def _stop_when_unused(_context: click.Context, _parameter: click.Parameter, lock: Path | None) -> None:
+    if lock is not None:
+        from routecodex.cli.shared_gateway import stop_when_unused
+
+        stop_when_unused(lock)
+
+
+# For `routecodex run`, which starts a gateway that ends with the last run.
+until_unused_option = click.option(
+    "--until-unused",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    callback=_stop_when_unused,
+    expose_value=False,
+    hidden=True,
+)
+
+
 @click.command()
 @config_option
 @click.option("--host", help="Address to listen on, instead of server.host.")
@@ -34,6 +51,7 @@ _WORKERS_HELP = "Processes that share the port."
     "--port", "-p", type=click.IntRange(0, 65535), help="Port, instead of server.port; 0: any free port."
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help=_WORKERS_HELP)
+@until_unused_option
 def serve(path: Path | None, host: str | None, port: int | None, workers: int) -> None:
     """Run the gateway in the foreground until Ctrl-C or SIGTERM.
 
@@ -50,7 +68,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     _run(config, workers=workers, banner=_ready, source=source)
 
 
-@click.command(params=list(serve.params), epilog=EXIT_CODES)
+@click.command(params=[one for one in serve.params if one.name != "until_unused"], epilog=EXIT_CODES)
 @json_option
 def start(*, path: Path | None, host: str | None, port: int | None, workers: int, as_json: bool) -> None:
     """Run the gateway in the background: like `serve`, but the command returns once it is ready.
@@ -74,6 +92,7 @@ def start(*, path: Path | None, host: str | None, port: int | None, workers: int
     show_default=True,
     help="Port to listen on; 0: any free port.",
 )
+@until_unused_option
 def demo(port: int) -> None:
     """Run the gateway with the built-in demo provider: no keys, no network.
 

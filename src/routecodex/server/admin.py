@@ -13,6 +13,7 @@
 | `/admin/reload`       |                                         | reloads the configuration file      |
 | `/admin/explain`      |                                         | the plan of a request, without call |
 | `/admin/prices`       | prices in force                         | replaces the user's price file       |
+| `/admin/models`       | models with their sizes                 |                                     |
 
 A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`. With several clients a row has
 the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock; other
@@ -35,6 +36,7 @@ from routecodex.accounting import price_file, price_report
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
 from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
+from routecodex.gateway.model_descriptions import describe_models
 from routecodex.gateway.request import ClientRequest, fresh_id
 from routecodex.gateway.state.sessions import SessionPage
 from routecodex.protocols.codec import WireRequest
@@ -140,6 +142,7 @@ class AdminApi:
             "reload": {"POST": self._reload},
             "explain": {"POST": self._explain},
             "prices": {"GET": self._prices, "POST": self._set_prices},
+            "models": {"GET": self._models},
         }
 
     async def answer(self, name: str, request: HttpRequest) -> AdminReply:
@@ -172,6 +175,9 @@ class AdminApi:
             "active": max(0, self._active_requests() - 1),
             "server_tools": self._gateway().installed_tools,
         }
+
+    async def _models(self, request: HttpRequest) -> AdminReply:
+        return describe_models(self._gateway().registry, request.query_param("model"))
 
     async def _routing(self, request: HttpRequest) -> AdminReply:
         return await self._routing_of(self._selected(request))

@@ -19,6 +19,7 @@ _PARAMETERS = {
     "requests": ("limit",),
     "clock": _SELECTION,
     "prices": ("pattern",),
+    "models": ("model",),
 }
 """The parameters of the GET calls; all other calls have none."""
 

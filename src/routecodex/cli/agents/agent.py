@@ -86,7 +86,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     """A coding agent: how it is found and installed, and how it is pointed at a gateway.
 
     `places` are files below the home directory where its own installer puts it. `package` is its name at npm
-    or PyPI. `tested` is the version that the tests run. `keeps_models`: without `--model` it keeps its own
+    or PyPI, `other_packages` are further names that it is or was published under. `tested` is the version that the tests run. `keeps_models`: without `--model` it keeps its own
     model names. `has_small_model`: `--small-model` applies.
     """
 
@@ -98,5 +98,6 @@ class Agent(Struct, frozen=True, kw_only=True):
     tested: str
     plan: Callable[[LaunchRequest], LaunchPlan]
     places: tuple[str, ...] = ()
+    other_packages: tuple[str, ...] = ()
     keeps_models: bool = False
     has_small_model: bool = False

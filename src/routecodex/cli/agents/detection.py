@@ -55,7 +55,9 @@ def _packaged_version(agent: Agent, executable: Path) -> str | None:
             package = msgspec.json.decode((folder / "package.json").read_bytes(), type=_Package)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
-        if package.name == agent.package or package.name.startswith(f"{agent.package}-"):
+        # Packages for one platform add its name.
+        names = (agent.package, *agent.other_packages)
+        if any(package.name == name or package.name.startswith(f"{name}-") for name in names):
             return package.version or None
     return None
 

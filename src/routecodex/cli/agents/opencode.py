@@ -63,6 +63,7 @@ OPENCODE = Agent(
     package="opencode-ai",
     install="npm install -g opencode-ai",
     tested="1.18.33",
+    other_packages=("opencode",),
     places=(".opencode/bin/opencode",),
     plan=_plan,
     has_small_model=True,

@@ -72,8 +72,9 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for name, value in above.items():
         present = merged.get(name)
-        both = isinstance(value, dict) and isinstance(present, dict)
-        merged[name] = merge(present, value) if both else value
+        if isinstance(value, dict) and isinstance(present, dict):
+            value = merge(present, value)
+        merged[name] = value
     return merged
 
 

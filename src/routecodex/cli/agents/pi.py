@@ -71,5 +71,6 @@ PI = Agent(
     package="@mariozechner/pi-coding-agent",
     install="npm install -g @mariozechner/pi-coding-agent",
     tested="0.73.1",
+    other_packages=("@earendil-works/pi-coding-agent",),
     plan=_plan,
 )
