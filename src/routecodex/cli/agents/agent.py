@@ -86,8 +86,9 @@ class Agent(Struct, frozen=True, kw_only=True):
     """A coding agent: how it is found and installed, and how it is pointed at a gateway.
 
     `places` are files below the home directory where its own installer puts it. `package` is its name at npm
-    or PyPI, `other_packages` are further names that it is or was published under. `tested` is the version that the tests run. `keeps_models`: without `--model` it keeps its own
-    model names. `has_small_model`: `--small-model` applies.
+    or PyPI, `other_packages` are further names that it was published under. `tested` is the version that
+    the tests run. `keeps_models`: without `--model` it keeps its own names. `has_small_model`:
+    `--small-model` applies.
     """
 
     name: str
