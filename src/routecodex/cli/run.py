@@ -245,9 +245,9 @@ def _run(options: RunOptions, *, path: Path | None, demo: bool) -> int:
     server = find_gateway(options.server_id, demo=demo)
     start = _start(options, server, path=path, demo=demo)
     with use_gateway(options.server_id, demo=demo or _is_demo(start), start=start) as use:
-        _report(use.server, path=path, started=use.started)
         request = _request(options, use.server.url, executable, models=_models_of(use.server, options))
         plan = _planned(request, options.agent)
+        _report(use.server, path=path, started=use.started)
         _write(request, plan)
         return _start_agent(request, plan)
 
