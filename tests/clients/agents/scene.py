@@ -150,14 +150,32 @@ async def open_scene(
 
     `knows_functions_only`: the provider rejects tools in items, as most Responses providers do.
     """
-    work = folder / "work"
-    work.mkdir()
-    (work / "a.txt").write_text("sunny\n")
     script = partial(_script, protocol, rules, knows_functions_only=knows_functions_only)
     async with Upstream(script) as upstream:
         text = _configuration(protocol, upstream.port, settings)
         with gateway_process(text, folder / "gateway") as url:
-            yield Scene(url, protocol, folder / "home", work, upstream, folder / "gateway" / "log")
+            log = folder / "gateway" / "log"
+            yield Scene(url, protocol, folder / "home", _work_tree(folder), upstream, log)
+
+
+@asynccontextmanager
+async def open_model(folder: Path, protocol: str, *rules: Rule, settings: str = "") -> AsyncIterator[Scene]:
+    """Run the model alone; `gateway/user` is a user dir with the configuration of a gateway to start."""
+    script = partial(_script, protocol, rules, knows_functions_only=False)
+    async with Upstream(script) as upstream:
+        user = folder / "gateway" / "user"
+        user.mkdir(parents=True)
+        (user / "config.toml").write_text(_configuration(protocol, upstream.port, settings))
+        (user / "config.toml").chmod(0o600)
+        log = user / "logs" / "run.log"
+        yield Scene("", protocol, folder / "home", _work_tree(folder), upstream, log)
+
+
+def _work_tree(folder: Path) -> Path:
+    work = folder / "work"
+    work.mkdir()
+    (work / "a.txt").write_text("sunny\n")
+    return work
 
 
 def records(scene: Scene) -> list[dict[str, Any]]:

