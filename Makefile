@@ -20,7 +20,7 @@ $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.runtime
 	@touch $@
 
 # The official Node SDKs and the coding agents, for the tests that call the gateway with them; Node itself comes
-# from a wheel. The agents take 1.6 GB.
+# from a wheel. The agents take 1.4 GB.
 SDKS := tests/clients/node/node_modules/.installed
 AGENTS := tests/clients/agents/node_modules/.installed
 $(SDKS) $(AGENTS): %/node_modules/.installed: %/package-lock.json | $(VENV)/.dev
@@ -47,7 +47,7 @@ demo: $(VENV)/.runtime
 
 # All tests; of those that run real coding agents one per agent.
 SHORT := -m "not agents or short"
-test: $(VENV)/.dev $(SDKS) $(AGENTS) $(AIDER)
+test: $(VENV)/.dev $(SDKS) $(AGENTS)
 	$(BIN)/python -m pytest $(SHORT) $(ARGS)
 
 # Everything that runs real coding agents, from npm and PyPI, through the gateway.

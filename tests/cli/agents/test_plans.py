@@ -212,6 +212,16 @@ def test_opencode_gets_a_provider_with_limits(asked: LaunchRequest) -> None:
     assert made == LaunchPlan(env={"OPENCODE_DISABLE_MODELS_FETCH": "1"})
 
 
+def test_opencode_keeps_the_providers_that_a_person_has_enabled(asked: LaunchRequest) -> None:
+    folder = asked.home / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    (folder / "opencode.json").write_text('{"enabled_providers": ["openai"]}')
+    (Path.cwd() / "opencode.jsonc").write_text('{"enabled_providers": ["anthropic",], /* mine */ }')
+    (Path.cwd() / "opencode.json").write_text("not JSON: opencode says so itself")
+    config = msgspec.json.decode(plan("opencode", asked).env["OPENCODE_CONFIG_CONTENT"])
+    assert config["enabled_providers"] == ["anthropic", "routecodex"]
+
+
 def test_qwen_code_gets_flags(asked: LaunchRequest) -> None:
     url = f"{URL}/s/run-0a1b2c3d/v1"
     flags = ("--auth-type", "openai", "--openai-base-url", url, "--openai-api-key", "k", "-m", "glm.big")
@@ -241,7 +251,6 @@ def test_pi_gets_an_extension_that_is_the_same_for_every_run(asked: LaunchReques
     models = provider.pop("models")
     assert provider == {
         "baseUrl": f"{URL}/v1",
-        "apiKey": "ROUTECODEX_CLIENT_KEY",
         "api": "openai-completions",
         "headers": {"x-session-id": "run-0a1b2c3d"},
     }

@@ -98,5 +98,5 @@ def test_a_link_is_shown_with_its_target() -> None:
 
 
 def test_comments_are_removed_and_strings_kept() -> None:
-    text = '{ // one\n "a": "http://x", /* two */ "b": "\\"//" } // three'
-    assert msgspec.json.decode(without_comments(text)) == {"a": "http://x", "b": '"//'}
+    text = '{ // one\n "a": "http://x,]", /* two */ "b": "\\"//", "c": [1, ], } // three'
+    assert msgspec.json.decode(without_comments(text)) == {"a": "http://x,]", "b": '"//', "c": [1]}

@@ -15,7 +15,7 @@ import msgspec
 
 from routecodex.cli.agents.addresses import base_url
 from routecodex.cli.agents.agent import Agent, LaunchPlan, LaunchRequest
-from routecodex.cli.agents.overlay import merge, read_object
+from routecodex.cli.agents.overlay import merge, peek_object, read_object
 
 SWITCHES = {
     "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1",
@@ -74,7 +74,7 @@ def settings_files(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
 
 
 def _variables(file: Path) -> dict[str, Any]:
-    variables = read_object(file).get("env")
+    variables = peek_object(file).get("env")
     return variables if isinstance(variables, dict) else {}
 
 

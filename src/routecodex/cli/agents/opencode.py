@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import msgspec
 
 from routecodex.cli.agents.addresses import base_url
 from routecodex.cli.agents.agent import Agent, LaunchPlan, LaunchRequest, ModelFacts
-from routecodex.cli.agents.overlay import merge
+from routecodex.cli.agents.overlay import merge, peek_object
 
 _CONTENT = "OPENCODE_CONFIG_CONTENT"
 _PROVIDER = "routecodex"
@@ -43,7 +44,30 @@ def _config(request: LaunchRequest) -> dict[str, Any]:
     }
     # A model that a person has set for opencode's main agents would be used instead of `model`.
     agents = {name: {"model": model} for name in ("build", "plan")}
-    return {"provider": {_PROVIDER: provider}, "model": model, "small_model": small, "agent": agents}
+    config = {"provider": {_PROVIDER: provider}, "model": model, "small_model": small, "agent": agents}
+    return config | _enabled(request)
+
+
+def _enabled(request: LaunchRequest) -> dict[str, Any]:
+    """Return the person's list of enabled providers with ours, if there is such a list."""
+    listed = (peek_object(file).get("enabled_providers") for file in config_files(request))
+    last = [names for names in listed if isinstance(names, list)][-1:]
+    return {"enabled_providers": [*last[0], _PROVIDER]} if last else {}
+
+
+def config_files(request: LaunchRequest) -> list[Path]:
+    """Return the configuration files that opencode reads, those that win last."""
+    environ = request.environ
+    config = Path(environ.get("XDG_CONFIG_HOME") or request.home / ".config") / "opencode"
+    trees = [
+        folder
+        for tree in reversed((Path.cwd(), *Path.cwd().parents))
+        for folder in (tree, tree / ".opencode")
+    ]
+    names = ("config.json", "opencode.json", "opencode.jsonc")
+    chosen = [Path(environ["OPENCODE_CONFIG"])] if environ.get("OPENCODE_CONFIG") else []
+    of_trees = [folder / name for folder in trees for name in names[1:]]
+    return [*(config / name for name in names), *chosen, *of_trees]
 
 
 def _row(model: ModelFacts) -> dict[str, Any]:

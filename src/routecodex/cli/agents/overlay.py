@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,18 @@ import msgspec
 from routecodex.cli.agents.agent import PlannedFile
 
 
+def peek_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a person's file that we only look at; empty if it cannot be read."""
+    with contextlib.suppress(click.UsageError):
+        return read_object(file)
+    return {}
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a person's file; empty if there is no file.
 
-    Comments are allowed, as the agents allow them. A file that is not an object is a usage error, because the
-    agent would reject it too, and would name our copy of it.
+    Comments and trailing commas are allowed, as some agents allow them. A file that is not an object is a
+    usage error, because the agent would reject it too, and would name our copy of it.
     """
     try:
         text = file.read_text("utf-8-sig")
@@ -38,14 +46,21 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def without_comments(text: str) -> str:
-    """Return JSON without `//` and `/* */` comments; strings stay as they are."""
+    """Return JSON without comments and without commas before a closing bracket; strings stay as they are."""
     kept: list[str] = []
+    comma: int | None = None
     at = 0
     while at < len(text):
         end = _token_end(text, at)
-        if not text.startswith(("//", "/*"), at):
-            kept.append(text[at:end])
+        piece = text[at:end]
         at = end
+        if piece.startswith(("//", "/*")):
+            continue
+        if piece in "}]" and comma is not None:
+            kept[comma] = ""
+        if not piece.isspace():
+            comma = len(kept) if piece == "," else None
+        kept.append(piece)
     return "".join(kept)
 
 

@@ -25,7 +25,10 @@ _EXTENSION = f"""\
 // Written by `routecodex run pi`: registers the gateway as a provider of pi.
 export default function (pi: any) {{
   const provider = JSON.parse(process.env.{PROVIDER_VARIABLE} ?? "null");
+  const key = process.env.{KEY_VARIABLE} ?? "";
   if (provider) {{
+    // pi 0.73 takes the name of a variable or the key itself, later versions a template with `$`.
+    provider.apiKey = /^[\\w.+=-]+$/.test(key) ? key : "${KEY_VARIABLE}";
     pi.registerProvider("routecodex", provider);
   }}
 }}
@@ -39,8 +42,6 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
     by_header = fits_header(session)
     provider = {
         "baseUrl": f"{base_url(request, None if by_header else session)}/v1",
-        # The name of a variable: pi reads the key from there.
-        "apiKey": KEY_VARIABLE,
         "api": "openai-completions",
         "headers": {SESSION_HEADER: session} if by_header else {},
         "models": [_row(model) for model in request.models],
@@ -68,9 +69,9 @@ PI = Agent(
     name="pi",
     title="pi",
     executables=("pi",),
-    package="@mariozechner/pi-coding-agent",
-    install="npm install -g @mariozechner/pi-coding-agent",
+    package="@earendil-works/pi-coding-agent",
+    install="npm install -g @earendil-works/pi-coding-agent",
     tested="0.73.1",
-    other_packages=("@earendil-works/pi-coding-agent",),
+    other_packages=("@mariozechner/pi-coding-agent",),
     plan=_plan,
 )
