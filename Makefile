@@ -29,7 +29,7 @@ $(SDKS) $(AGENTS): %/node_modules/.installed: %/package-lock.json | $(VENV)/.dev
 	@touch $@
 
 # aider, from PyPI; it pins all that it needs, so it has an environment of its own. It runs on Python 3.10 to 3.12.
-AIDER := tests/clients/agents/.aider/.installed
+AIDER := .venv-aider/.installed
 $(AIDER): tests/clients/agents/aider.txt
 	$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $< && touch $@ \
@@ -110,6 +110,5 @@ lock: $(VENV)/.dev
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/dev.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/*/node_modules \
-		tests/clients/agents/.aider \
+	rm -rf $(VENV) .venv-aider .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/*/node_modules \
 		bench/build bench/results bench/peers src/routecodex/_compiled

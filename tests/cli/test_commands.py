@@ -59,6 +59,8 @@ def test_the_commands_are_these() -> None:
     assert [" ".join(names) for names in COMMANDS] == [
         "",
         "init",
+        "run",
+        "env",
         "serve",
         "start",
         "stop",

@@ -597,3 +597,28 @@ async def test_an_unknown_parameter_is_a_400_that_names_it(method: str, path: st
         bad = await call(running.port, f"/admin/{path}", {"clear": True}, method=method, headers=BEARER)
     error = bad.json["error"]
     assert (bad.status, error["param"], name in error["message"]) == (400, name, True)
+
+
+async def test_models_have_their_sizes_and_the_default_route_its_order() -> None:
+    async with gateway() as (_, running):
+        described = await get(running.port, "/admin/models")
+        listed = (await call(running.port, "/v1/models", method="GET")).json["data"]
+    assert [row["id"] for row in described["models"]] == [row["id"] for row in listed]
+    assert set(described["models"][0]) == {
+        "id",
+        "context_tokens",
+        "max_output_tokens",
+        "vision",
+        "reasoning",
+    }
+    assert described["default"]
+    assert described["default"][0] in {row["id"] for row in listed}
+    assert described["asked"] is None
+
+
+async def test_a_model_that_is_asked_for_is_described_if_a_target_has_it() -> None:
+    async with gateway() as (_, running):
+        first = (await get(running.port, "/admin/models"))["models"][0]
+        known = await get(running.port, f"/admin/models?model={first['id']}")
+        unknown = await get(running.port, "/admin/models?model=nobody.nothing")
+    assert (known["asked"], unknown["asked"]) == (first, None)

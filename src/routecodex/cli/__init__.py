@@ -28,6 +28,8 @@ from routecodex import __version__
 
 COMMANDS = {
     "init": "init",
+    "run": "run",
+    "env": "run",
     "serve": "serve",
     "start": "serve",
     "stop": "lifecycle",
@@ -40,8 +42,6 @@ COMMANDS = {
     "config": "config",
     "prices": "prices",
     "demo": "serve",
-    "run": "run",
-    "env": "run",
     "completion": "completion",
 }
 """Module of each command; a command starts fast because only its own module is imported."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.gateway import ROOT
 from tests.clients.node_sdks import NODE
 
 PACKAGES = Path(__file__).parent / "node_modules"
@@ -30,7 +31,7 @@ _BINARIES = {
     "opencode": "opencode-*-*/bin/opencode*",
 }
 # aider is from PyPI; its pins conflict with ours, so it has an environment of its own.
-_AIDER = Path(__file__).parent / ".aider" / "bin" / "aider"
+_AIDER = ROOT / ".venv-aider" / "bin" / "aider"
 
 
 def command(agent: str) -> list[str]:
