@@ -113,3 +113,33 @@ async def test_the_exit_code_of_a_failure_is_the_agents(tmp_path: Path, name: st
         ended = await launch_with(scene, case, wrong)
         assert ended.code == direct.code
         assert direct.out.strip() in ended.out
+
+
+async def test_codex_has_its_own_prompt_and_tools_without_a_warning(tmp_path: Path) -> None:
+    async with open_scene(tmp_path, "chat") as scene:
+        ended = await launch(scene, CASES["codex"], "hello")
+        assert "not found" not in ended.err
+        body = scene.requests("main")[0].json
+    names = {tool["function"]["name"] for tool in body["tools"]}
+    assert {"apply_patch", "exec_command"} <= names
+    assert "You are Codex" in msgspec.json.encode(body["messages"]).decode()
+
+
+async def test_claude_code_has_its_whole_prompt_and_all_tools_with_any_model(tmp_path: Path) -> None:
+    async with open_scene(tmp_path, "messages") as scene:
+        ended = await launch(scene, CASES["claude"], "hello", "--model", "up.main")
+        assert ended.code == 0, ended.err
+        body = scene.requests("main")[0].json
+    assert sum(len(block["text"]) for block in body["system"]) > 20_000
+    assert "x-anthropic-billing-header" not in body["system"][0]["text"]
+    assert "ToolSearch" not in {tool["name"] for tool in body["tools"]}
+
+
+async def test_a_later_turn_of_another_run_has_the_session_and_its_instructions(tmp_path: Path) -> None:
+    case = CASES["qwen"]
+    async with open_model(tmp_path, "chat") as scene:
+        await launch(scene, case, "<**!up.sub**> hello", "--session", "my-work")
+        first = set(scene.models())
+        scene.upstream.requests.clear()
+        await launch(scene, case, "hello again", "--session", "my-work")
+        assert (first, set(scene.models())) == ({"sub"}, {"sub"})
