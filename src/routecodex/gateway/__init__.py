@@ -14,4 +14,5 @@ model_list    lists models in each protocol's shape
 codex_catalog the list of models as Codex reads it, with instructions for it
 explain       explains a plan to people and programs
 records       records that compiled modules cannot define
+model_descriptions  models with their sizes
 """

@@ -114,17 +114,26 @@ def test_a_template_gives_every_model_the_prompt_of_codex(tmp_path: Path) -> Non
         200_000,
         ["text", "image"],
     ]
-    assert [small[name] for name in names] == ["glm.small", "glm.small", 2, 272_000, 272_000, ["text"]]
+    assert [small[name] for name in names] == ["glm.small", "glm.small", 2, 128_000, 128_000, ["text"]]
 
 
 def test_rows_of_the_gateway_describe_models_and_the_template_the_tools(tmp_path: Path) -> None:
-    (row,) = catalogue_rows(request(tmp_path, codex_rows=(GATEWAY_ROW,)), PLAIN)
+    row, other = catalogue_rows(request(tmp_path, codex_rows=(GATEWAY_ROW,)), PLAIN)
+    assert (other["slug"], other["base_instructions"]) == ("glm.small", "You are Codex.")
     assert (row["display_name"], row["context_window"], row["input_modalities"]) == ("GLM", 100_000, ["text"])
     assert (row["base_instructions"], row["shell_type"]) == ("You are Codex.", "unified_exec")
 
 
 def test_rows_of_the_gateway_are_used_as_they_are_without_a_template(tmp_path: Path) -> None:
-    assert catalogue_rows(request(tmp_path, codex_rows=(GATEWAY_ROW,)), None) == [GATEWAY_ROW]
+    row, other = catalogue_rows(request(tmp_path, codex_rows=(GATEWAY_ROW, {"slug": "not.given"})), None)
+    assert row == GATEWAY_ROW
+    assert (other["slug"], other["base_instructions"]) == ("glm.small", "You are an agent.")
+
+
+def test_a_model_whose_size_is_unknown_to_the_gateway_gets_a_cautious_one(tmp_path: Path) -> None:
+    unknown = GATEWAY_ROW | {"slug": "glm.small", "context_window": None, "max_context_window": None}
+    rows = catalogue_rows(request(tmp_path, codex_rows=(unknown,)), PLAIN)
+    assert [row["context_window"] for row in rows] == [200_000, 128_000]
 
 
 def test_flags_stand_for_provider_model_and_catalogue(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ _OWN_FIELDS = (
     "default_reasoning_level",
 )
 """Fields of a row that describe the gateway's model; prompt, tools and limits of output are Codex's own."""
+_SIZES = ("context_window", "max_context_window")
 _FIXED_FIELDS: dict[str, Any] = {
     "visibility": "list",
     "supported_in_api": True,
@@ -101,13 +102,24 @@ def _catalogue(request: LaunchRequest) -> tuple[PlannedFile, ...]:
 
 
 def catalogue_rows(request: LaunchRequest, template: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return a row per model: the template with the gateway's facts, else the gateway's own rows."""
-    rows = [dict(row) for row in request.codex_rows]
-    if template is None:
-        return rows
-    described = rows or [_described(model, at) for at, model in enumerate(request.models, 1)]
-    inherited = {name: value for name, value in template.items() if name not in _NOT_OURS}
-    return [inherited | _FIXED_FIELDS | _own_fields(row) for row in described]
+    """Return a row per model: the template with the gateway's facts, else the gateway's own rows.
+
+    A model without a row at the gateway gets one after the template, or after the gateway's first row.
+    """
+    rows = {str(row["slug"]): dict(row) for row in request.codex_rows}
+    first = template or next(iter(rows.values()), None)
+    if first is None:
+        return []
+    inherited = {name: value for name, value in first.items() if name not in _NOT_OURS} | _FIXED_FIELDS
+    made = []
+    for priority, model in enumerate(request.models, 1):
+        row = rows.get(model.id)
+        if row is None or template is not None:
+            row = inherited | _own_fields(row or _described(model, priority))
+        # Without a size Codex would never compact.
+        sizes = {name: row.get(name) or model.context_limit for name in _SIZES}
+        made.append(row | sizes)
+    return made
 
 
 def _own_fields(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,13 +127,12 @@ def _own_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(model: ModelFacts, priority: int) -> dict[str, Any]:
-    size = {"context_window": model.context_tokens, "max_context_window": model.context_tokens}
     return {
         "slug": model.id,
         "display_name": model.id,
         "description": f"{model.id} through RouteCodex",
         "priority": priority,
-        **(size if model.context_tokens else {}),
+        **dict.fromkeys(_SIZES, model.context_limit),
         "input_modalities": model.modalities,
         "supported_reasoning_levels": [
             {"effort": effort, "description": text} for effort, text in _EFFORTS.items()
