@@ -51,10 +51,8 @@ OPENINGS: dict[str, tuple[str, ...]] = {
     ),
     "Codex": ("Another language model started to solve this problem", "# AGENTS.md instructions"),
     "opencode": ("Continue if you have next steps, or stop and ask for clarification",),
-    "Gemini CLI, Qwen Code": (
-        "--- Content from referenced files ---",
-        "You have stopped calling tools without finishing.",
-    ),
+    "Gemini CLI, Qwen Code": ("--- Content from referenced files ---",),
+    "Gemini CLI": ("You have stopped calling tools without finishing.",),
     "pi": ("The conversation history before this point was compacted into the following summary:",),
     # aider/history.py and aider/coders/base_prompts.py: summaries, files and the output of commands.
     "aider": (
