@@ -77,6 +77,7 @@ async def test_at_a_terminal_without_anything_to_use_the_demo_is_offered(
     def answer(typed: str) -> int:
         with terminal(tmp_path, "run", "qwen", user=tmp_path / "user") as screen:
             screen.shows(r"Run with the demo provider\? \[y/N\]: ")
+            screen.sleeps()
             screen.type(typed)
             return screen.ends()
 

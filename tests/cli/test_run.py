@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 
 from routecodex.cli.agents import AGENTS
 from tests.cli import fake_agent
-from tests.cli.process import Command, running, serve
+from tests.cli.process import ROOT, Command, running, serve
 
 CONFIG = """
 [server]
@@ -243,6 +246,29 @@ async def test_a_gateway_that_cannot_be_started_is_told_with_the_reason(tmp_path
     command = await run(tmp_path, "run", "claude", "--config", config, environ=environ(tmp_path))
     assert (command.process.returncode, command.out) == (3, [])
     assert f"error: no gateway could be started: cannot write {tmp_path}/user/logs/run.log" in command.text
+
+
+async def test_a_port_that_is_taken_does_not_matter(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config = write_config(tmp_path, CONFIG.replace("port = 0", f"port = {taken.getsockname()[1]}"))
+        command = await run(tmp_path, "run", "qwen", "--config", config, environ=environ(tmp_path))
+    assert command.process.returncode == 0, command.text
+
+
+async def test_a_pipe_is_the_agents_input(tmp_path: Path) -> None:
+    env = {**os.environ, **environ(tmp_path, FAKE_ACTION="wait", ROUTECODEX_USER_DIR=str(tmp_path / "user"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "routecodex", "run", "qwen", "--demo"),
+        cwd=tmp_path,
+        env=env | {"PYTHONPATH": str(ROOT / "src")},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    out, _ = await process.communicate(b"hello\nend\n")
+    assert (process.returncode, out) == (3, b"waiting\nread hello\nread end\n")
 
 
 async def test_an_http_proxy_of_the_person_is_not_used_for_the_gateway(tmp_path: Path) -> None:
