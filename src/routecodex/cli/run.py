@@ -80,8 +80,8 @@ class AgentCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as exc:
-            hint = "arguments of the agent go behind --"
-            raise click.UsageError(f"{exc.format_message()}; {hint}", ctx) from exc
+            hint = f"arguments of the agent go behind --, as in `run AGENT -- {exc.option_name} …`"
+            raise click.UsageError(f"no such option {exc.option_name!r}; {hint}", ctx) from exc
 
 
 def _agent(_context: click.Context, _parameter: click.Parameter, name: str) -> Agent:
