@@ -10,9 +10,11 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
@@ -24,7 +26,8 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 def environ(user: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a command with a user dir of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ROUTECODEX_")}
-    clean.pop("NO_COLOR", None)
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        clean.pop(name, None)
     settings = {"ROUTECODEX_USER_DIR": str(user), "PYTHONPATH": str(ROOT / "src"), "TERM": "dumb"}
     return {**clean, **settings, **(more or {})}
 
@@ -49,6 +52,10 @@ class Terminal:
             assert self._more(deadline - time.monotonic()), f"never showed {pattern!r}:\n{self.shown}"
         self._seen = found.end()
         return found
+
+    def resize(self, columns: int) -> None:
+        """Change the width of the window; the command gets SIGWINCH."""
+        termios.tcsetwinsize(self._master, (24, columns))
 
     def sleeps(self) -> None:
         """Wait until the command reads a key: readline misses a Ctrl-C between its prompt and that."""
@@ -77,21 +84,35 @@ class Terminal:
 
 def _sit_down() -> None:
     """Make this the controlling terminal, with Ctrl-C on: background jobs have it switched off."""
-    os.login_tty(0)
+    own_stdin = None if os.isatty(0) else os.dup(0)
+    os.login_tty(1)
+    if own_stdin is not None:
+        os.dup2(own_stdin, 0)
+        os.close(own_stdin)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def terminal(
-    folder: Path, *arguments: str, user: Path, more: Mapping[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    user: Path,
+    columns: int | None = None,
+    more: Mapping[str, str] | None = None,
+    stdin: IO[bytes] | None = None,
 ) -> Iterator[Terminal]:
-    """Run `python -m routecodex …` in its own terminal; it is killed at the end if it still runs."""
+    """Run `python -m routecodex …` in its own terminal; it is killed at the end if it still runs.
+
+    `more` adds variables to its environment; `stdin` replaces the keyboard.
+    """
     master, slave = pty.openpty()
+    if columns is not None:
+        termios.tcsetwinsize(master, (24, columns))
     process = subprocess.Popen(
         [sys.executable, "-m", "routecodex", *arguments],
         cwd=folder,
         env=environ(user, more),
-        stdin=slave,
+        stdin=slave if stdin is None else stdin,
         stdout=slave,
         stderr=slave,
         preexec_fn=_sit_down,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 from routecodex import __version__
 from routecodex.cli import main
 from tests.cli.admin_server import announce
+from tests.cli.terminal import environ, terminal
 
 
 def every(command: click.Command, *names: str) -> list[tuple[str, ...]]:
@@ -109,6 +112,31 @@ def test_commands_and_server_ids_are_completed(tmp_path: Path) -> None:
         count = str(len(line.split()) - 1)
         runner = CliRunner(env={**environ, "COMP_WORDS": line, "COMP_CWORD": count})
         assert runner.invoke(main, [], prog_name="routecodex").stdout.splitlines() == [expected]
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(80, 80), (110, 110), (250, 120)])
+def test_help_is_as_wide_as_the_terminal_up_to_a_pleasant_width(
+    tmp_path: Path, columns: int, widest: int
+) -> None:
+    with terminal(tmp_path, "chat", "--help", user=tmp_path, columns=columns) as screen:
+        assert screen.ends() == 0
+    longest = max(map(len, screen.shown.splitlines()))
+    assert widest - 20 < longest <= widest
+
+
+def test_help_in_a_pipe_has_its_old_width(tmp_path: Path) -> None:
+    helps = [
+        subprocess.run(
+            [sys.executable, "-m", "routecodex", "chat", "--help"],
+            env=environ(tmp_path, more),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for more in ({}, {"COLUMNS": "200"})
+    ]
+    assert helps[0] == helps[1]
+    assert 60 < max(map(len, helps[0].splitlines())) <= 80
 
 
 def test_the_version_is_told() -> None:

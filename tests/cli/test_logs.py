@@ -134,6 +134,22 @@ def test_the_plain_log_is_shown_too(user: Path, tmp_path: Path) -> None:
     assert logs("--server-log", "-n", "2").stdout == "two\nthree\n"
 
 
+async def test_a_pipe_gets_every_line_in_full(tmp_path: Path) -> None:
+    reason = "a reason that is much longer than the column of the first request " * 3
+    file = announced(tmp_path / "user")
+    file.write_bytes(lines({**ROW, "client": "laptop", "cost": None}))
+    async with running(tmp_path, "logs", "-f", environ={"COLUMNS": "40"}) as command:
+        await command.wait_for("claude.*laptop|laptop.*claude")
+        with file.open("ab") as out:
+            out.write(lines({**ROW, "reason": reason, "client": "workstation", "cost": 1.5}))
+        await command.wait_for("workstation")
+        command.signal(signal.SIGINT)
+        assert await command.ended() == 0
+    assert reason.strip() in command.out[2]
+    assert "$1.50" in command.out[2]
+    assert len(command.out) == 3
+
+
 async def test_following_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
     file = announced(tmp_path / "user")
     file.write_bytes(lines(ROW))

@@ -14,11 +14,13 @@ from routecodex.cli.tables import (
     TableCell,
     TableRow,
     available_width,
+    dollars,
     is_coloured,
     moment,
     pad,
     seconds,
     shorten,
+    shorten_start,
     width,
 )
 
@@ -97,6 +99,59 @@ def test_a_column_that_is_to_be_kept_does_not_give_way() -> None:
     rows: list[TableRow] = [["10:00:00.000", "because it is so"]]
     assert Layout(columns, rows, available=20).line(rows[0]) == "10:00:00.000  becau…"
     assert Layout(columns, rows, available=5).line(rows[0]) == "10:00:00.000  bec…"
+
+
+def test_columns_go_in_their_order_before_others_become_unreadable() -> None:
+    columns = (
+        Column("target", min_width=10),
+        Column("session", drop=2),
+        Column("reason", drop=1, min_width=8),
+    )
+    row: TableRow = ["glm.primary.glm-4.7", "0123456789", "because it is so"]
+    shown = {
+        available: Layout(columns, [row], available=available).line(row) for available in (60, 30, 20, 8)
+    }
+    assert shown == {
+        60: "glm.primary.glm-4.7  0123456789  because it is so",
+        30: "glm.prima…  0123456…  because…",
+        20: "glm.prima…  0123456…",
+        8: "glm.pri…",
+    }
+
+
+def test_a_column_can_keep_the_end_of_its_text() -> None:
+    columns = (Column("model → target", keep_end=True),)
+    laid_out = Layout(columns, [["claude → glm.glm-4.7"]], available=10)
+    assert [laid_out.head(), laid_out.line(["claude → glm.glm-4.7"])] == ["TARGET", "…m.glm-4.7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "short"),
+    [("路由器", 5, "…由器"), ("路由器", 4, "…器"), ("abe\u0301c", 2, "…c"), ("ab", 2, "ab")],
+)
+def test_the_start_of_a_text_is_cut_by_whole_signs(text: str, room: int, short: str) -> None:
+    assert shorten_start(text, room) == short
+    assert width(short) <= room
+
+
+def test_rows_are_whole_where_no_width_is_given_to_keep() -> None:
+    laid_out = Layout((Column("a"), Column("b")), [["x", "y"]], whole=True)
+    assert laid_out.line(["abcdef", "yyy"]) == "abcdef  yyy"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "—"),
+        (0, "$0.00000"),
+        (0.000001, "<$0.00001"),
+        (0.00123, "$0.00123"),
+        (0.0123, "$0.0123"),
+        (12.345, "$12.35"),
+    ],
+)
+def test_costs_are_dollars_and_an_unknown_one_is_not_zero(value: float | None, text: str) -> None:
+    assert dollars(value) == text
 
 
 def test_rows_that_come_later_keep_to_the_columns() -> None:

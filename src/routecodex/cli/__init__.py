@@ -20,7 +20,9 @@ reference     writes docs/cli.md from the help texts
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -47,8 +49,19 @@ COMMANDS = {
 """Module of each command; a command starts fast because only its own module is imported."""
 
 
+_MAX_HELP_WIDTH = 120
+_PIPED_HELP_WIDTH = 80
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context; help is as wide as the terminal, up to a width that is pleasant to read."""
+        widest = _MAX_HELP_WIDTH if sys.stdout.isatty() else _PIPED_HELP_WIDTH
+        return super().make_context(info_name, args, parent, **{"max_content_width": widest, **extra})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -23,8 +24,8 @@ from routecodex.cli.servers import (
     server_argument,
     unknown_server,
 )
-from routecodex.cli.tables import echo, layout, plain
-from routecodex.cli.views import REQUEST, request_row
+from routecodex.cli.tables import Layout, available_width, echo, layout, plain
+from routecodex.cli.views import RequestField, request_fields, request_row
 
 _BLOCK = 64 * 1024
 _POLL_SECONDS = 0.2
@@ -51,7 +52,7 @@ def logs(server_id: str | None, *, follow: bool, lines: int, as_json: bool, serv
       routecodex logs --server-log
     """
     file = _server_log(server_id) if server_log else _requests(server_id)
-    print_lines = _print_lines if as_json or server_log else _table()
+    print_lines = _print_lines if as_json or server_log else RequestTable().print_lines
     with Tail(file) as tail, contextlib.suppress(KeyboardInterrupt):
         past = tail.last(lines)
         if not past and not follow and lines:
@@ -103,27 +104,42 @@ def _print_lines(lines: Iterable[bytes]) -> None:
         click.echo(line.decode(errors="replace"))
 
 
-def _table() -> Callable[[list[bytes]], None]:
-    """Return a printer of rows below a title line; the first rows set the widths."""
-    table_layout: list[Any] = []
+class RequestTable:
+    """Prints requests below a line of titles.
 
-    def print_lines(lines: list[bytes]) -> None:
-        rows = [_row(line) for line in lines]
-        cells = [request_row(row) for row in rows if row is not None]
-        if not table_layout:
-            table_layout.append(layout(REQUEST, cells))
-            echo(table_layout[0].head())
-        for line, row in zip(lines, rows, strict=True):
-            echo(
-                plain(line.decode(errors="replace"))
-                if row is None
-                else table_layout[0].line(request_row(row))
-            )
+    The first requests set the widths. The titles are printed again with new widths if the terminal was
+    resized, or a request has a field for which there is no column yet. A column that is shown stays.
+    """
 
-    return print_lines
+    def __init__(self) -> None:
+        self._fields: tuple[RequestField, ...] = ()
+        self._layout: Layout | None = None
+        self._available: int | None = None
+
+    def print_lines(self, lines: list[bytes]) -> None:
+        """Print the requests; a line that is not a request is printed as it is."""
+        requests = [_request(line) for line in lines]
+        self._fit([request for request in requests if request is not None])
+        assert self._layout is not None
+        for line, request in zip(lines, requests, strict=True):
+            if request is None:
+                echo(plain(line.decode(errors="replace")))
+            else:
+                echo(self._layout.line(request_row(request, self._fields)))
+
+    def _fit(self, requests: list[dict[str, Any]]) -> None:
+        """Lay the table out if its columns or the width of the terminal changed."""
+        shown = {field.optional: None for field in self._fields if field.optional}
+        fields, available = request_fields([*requests, shown]), available_width(sys.stdout)
+        if self._layout is not None and (fields, available) == (self._fields, self._available):
+            return
+        self._fields, self._available = fields, available
+        rows = [request_row(request, fields) for request in requests]
+        self._layout = layout([field.column for field in fields], rows)
+        echo(self._layout.head())
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _request(line: bytes) -> dict[str, Any] | None:
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -11,7 +11,8 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile
 from typing import TextIO
 
 import click
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 GAP = "  "
 ELLIPSIS = "…"
+UNKNOWN = "—"
 _MIN_WIDTH = 4
 
 # Line ends, escape sequences and direction marks would control the terminal, and clients choose the names in
@@ -35,12 +37,18 @@ _REPLACED = dict.fromkeys(_CONTROL_CHARACTERS, "?")
 
 
 class Column(Struct, frozen=True):
-    """A column; a `fixed` one is not shrunk to fit the terminal."""
+    """A column of a table, and how it gives way on a narrow terminal.
+
+    A `fixed` one is never shrunk. Columns with `drop` are left out, the lowest number first, if the others
+    would get less than `min_width`. A long text loses its start if `keep_end` is set.
+    """
 
     title: str
     right: bool = False
     min_width: int = 0
     fixed: bool = False
+    drop: int = 0
+    keep_end: bool = False
 
 
 class TableCell(Struct, frozen=True):
@@ -79,6 +87,15 @@ def shorten(text: str, available: int) -> str:
     return "".join(shortened) + ELLIPSIS
 
 
+def shorten_start(text: str, available: int) -> str:
+    """Shorten a text to the available columns; its end stays."""
+    if width(text) <= available:
+        return text
+    end = shorten(text[::-1], available).removesuffix(ELLIPSIS)[::-1]
+    # Without its letter a combining mark would be drawn over the ellipsis.
+    return ELLIPSIS + "".join(dropwhile(lambda char: not _width_of(char), end))
+
+
 def pad(text: str, available: int, *, right: bool = False) -> str:
     """Pad a text with blanks."""
     blanks = " " * (available - width(text))
@@ -91,7 +108,11 @@ def plain(text: str) -> str:
 
 
 class Layout:
-    """Column widths of a table; the widest columns shrink until it fits."""
+    """Columns of a table and their widths.
+
+    Until it fits, columns that may go are dropped and the widest of the others shrink. Cells of later rows
+    are shortened to the widths, unless `whole` is set.
+    """
 
     def __init__(
         self,
@@ -100,17 +121,25 @@ class Layout:
         *,
         available: int | None = None,
         colour: bool = False,
+        whole: bool = False,
     ) -> None:
         self._columns = columns
         self._colour = colour
+        self._whole = whole
         widths = [max(width(column.title), column.min_width) for column in columns]
         for row in rows:
             widths = [max(current, width(_text(cell))) for current, cell in zip(widths, row, strict=True)]
-        self._widths = widths if available is None else _fit(columns, widths, available)
+        self._widths = dict(enumerate(widths)) if available is None else _fit(columns, widths, available)
 
     def head(self) -> str:
         """Format the line of titles."""
-        return self._line([TableCell(column.title.upper(), "bold") for column in self._columns])
+        return self._line([TableCell(self._title(at), "bold") for at in range(len(self._columns))])
+
+    def _title(self, at: int) -> str:
+        """Return the title of a column; of one that keeps the end, the last word where it is too narrow."""
+        column = self._columns[at]
+        cut = column.keep_end and self._widths.get(at, 0) < width(column.title)
+        return (column.title.rpartition(" ")[2] if cut else column.title).upper()
 
     def line(self, row: TableRow) -> str:
         """Format one row."""
@@ -118,8 +147,11 @@ class Layout:
 
     def _line(self, cells: Sequence[TableCell]) -> str:
         parts = []
-        for cell, column, available in zip(cells, self._columns, self._widths, strict=True):
-            text = shorten(plain(cell.text), available)
+        for at, available in self._widths.items():
+            cell, column = cells[at], self._columns[at]
+            text = plain(cell.text)
+            if not self._whole:
+                text = (shorten_start if column.keep_end else shorten)(text, available)
             blanks = " " * (available - width(text))
             shown = style(text, cell.colour) if self._colour and cell.colour else text
             parts.append(blanks + shown if column.right else shown + blanks)
@@ -130,16 +162,36 @@ def _text(cell: str | TableCell) -> str:
     return plain(cell.text if isinstance(cell, TableCell) else cell)
 
 
-def _fit(columns: Sequence[Column], widths: list[int], available: int) -> list[int]:
-    widths = list(widths)
-    over = sum(widths) + len(GAP) * (len(columns) - 1) - available
-    shrinkable = [at for at, column in enumerate(columns) if not column.fixed]
-    while over > 0 and shrinkable:
-        widest = max(shrinkable, key=widths.__getitem__)
-        if widths[widest] <= _MIN_WIDTH:
+def _fit(columns: Sequence[Column], widths: Sequence[int], available: int) -> dict[int, int]:
+    """Return the widths of the columns that are shown, by their index."""
+    left = dict(enumerate(widths))
+    order = sorted((at for at in left if columns[at].drop), key=lambda at: columns[at].drop)
+    for at in order:
+        if _total({at: _least(columns[at], width) for at, width in left.items()}) <= available:
             break
-        widths[widest] -= 1
-        over -= 1
+        del left[at]
+    return _shrink(columns, left, available)
+
+
+def _least(column: Column, natural: int) -> int:
+    """Return the width below which a column is hard to read."""
+    return natural if column.fixed else min(natural, max(column.min_width, _MIN_WIDTH))
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + len(GAP) * (len(widths) - 1)
+
+
+def _shrink(columns: Sequence[Column], widths: dict[int, int], available: int) -> dict[int, int]:
+    """Take columns off the widest until the table fits; below their `min_width` only if all are there."""
+    over = _total(widths) - available
+    shrinkable = [at for at in widths if not columns[at].fixed]
+    for floor in ({at: columns[at].min_width for at in shrinkable}, {}):
+        while over > 0 and (
+            wide := [at for at in shrinkable if widths[at] > max(_MIN_WIDTH, floor.get(at, 0))]
+        ):
+            widths[max(wide, key=widths.__getitem__)] -= 1
+            over -= 1
     return widths
 
 
@@ -165,8 +217,9 @@ def available_width(stream: TextIO) -> int | None:
 
 
 def layout(columns: Sequence[Column], rows: Iterable[TableRow] = ()) -> Layout:
-    """Return the layout of a table for stdout."""
-    return Layout(columns, rows, available=available_width(sys.stdout), colour=is_coloured(sys.stdout))
+    """Return the layout of a table for stdout; in a pipe no cell is shortened."""
+    available = available_width(sys.stdout)
+    return Layout(columns, rows, available=available, colour=is_coloured(sys.stdout), whole=available is None)
 
 
 def show(columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
@@ -194,6 +247,15 @@ def print_problem(text: str, *, severity: str = "error") -> None:
     if is_coloured(sys.stderr):
         head = style(head, "red" if severity == "error" else "yellow")
     click.echo(head + text, err=True)
+
+
+def dollars(value: float | None) -> str:
+    """Format a cost in USD; one that is unknown is a dash, never 0."""
+    if value is None:
+        return UNKNOWN
+    decimals = 2 if value >= 1 else 4 if value >= 0.01 else 5
+    text = f"{value:.{decimals}f}"
+    return f"${text}" if float(text) or not value else f"<$0.{'0' * (decimals - 1)}1"
 
 
 def seconds(value: float | None) -> str:

@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from routecodex.cli.tables import (
     Column,
     TableCell,
     TableRow,
+    dollars,
     echo,
     heading,
     moment,
@@ -47,6 +50,10 @@ def show_rows(name: str, rows: ViewRows) -> None:
     """Print the rows of one list of the admin API as a table."""
     if not rows:
         echo(_EMPTY_TEXTS[name])
+        return
+    if name == "requests":
+        fields = request_fields(rows)
+        show([field.column for field in fields], [request_row(row, fields) for row in rows])
         return
     columns, row_of = _TABLES[name]
     table = [row_of(row) for row in rows]
@@ -107,39 +114,63 @@ def _health_row(row: AdminAnswer) -> TableRow:
     ]
 
 
-REQUEST = (
-    Column("time", min_width=8, fixed=True),
-    Column("status", fixed=True),
-    Column("protocol", min_width=9),
-    Column("session", min_width=10),
-    Column("model → target", min_width=36),
-    Column("route", min_width=10),
-    Column("reason", min_width=20),
-    Column("first", right=True, min_width=5, fixed=True),
-    Column("total", right=True, min_width=5, fixed=True),
-    Column("in", right=True, min_width=4, fixed=True),
-    Column("out", right=True, min_width=4, fixed=True),
-    Column("end", min_width=10),
+class RequestField(Struct, frozen=True):
+    """A column of the requests; one with an `optional` field is shown if a request has that field."""
+
+    column: Column
+    cell: Callable[[AdminAnswer], str | TableCell]
+    optional: str = ""
+
+
+_REQUEST = (
+    RequestField(Column("time", min_width=8, fixed=True, drop=9), lambda row: _time_of_day(row.get("time"))),
+    RequestField(Column("status", fixed=True), lambda row: _status(row.get("status", 0))),
+    RequestField(Column("protocol", min_width=9, drop=3), lambda row: str(row.get("protocol", ""))),
+    RequestField(Column("client", min_width=8), lambda row: str(row.get("client") or EMPTY), "client"),
+    RequestField(Column("session", min_width=10, drop=2), lambda row: str(row.get("session") or "")),
+    RequestField(
+        Column("model → target", min_width=34, keep_end=True),
+        lambda row: str(row.get("call") or f"{row.get('model', '')} → {_target(row)}"),
+    ),
+    RequestField(Column("route", min_width=10, drop=4), lambda row: str(row.get("route") or "")),
+    RequestField(Column("reason", min_width=20, drop=1), lambda row: str(row.get("reason") or "")),
+    RequestField(
+        Column("first", right=True, min_width=5, fixed=True), lambda row: seconds(row.get("first_byte"))
+    ),
+    RequestField(
+        Column("total", right=True, min_width=5, fixed=True, drop=8), lambda row: seconds(row.get("seconds"))
+    ),
+    RequestField(
+        Column("in", right=True, min_width=6, fixed=True, drop=5), lambda row: _count(row.get("input_tokens"))
+    ),
+    RequestField(
+        Column("out", right=True, min_width=6, fixed=True, drop=6),
+        lambda row: _count(row.get("output_tokens")),
+    ),
+    RequestField(
+        Column("cost", right=True, min_width=9, fixed=True), lambda row: dollars(row.get("cost")), "cost"
+    ),
+    RequestField(
+        Column("end", min_width=10, drop=7),
+        lambda row: TableCell(_ending(row), "red") if row.get("error") else _ending(row),
+    ),
 )
 
 
-def request_row(row: AdminAnswer) -> TableRow:
+def request_fields(rows: ViewRows) -> tuple[RequestField, ...]:
+    """Return the columns for these requests."""
+    return tuple(
+        field for field in _REQUEST if not field.optional or any(field.optional in row for row in rows)
+    )
+
+
+def request_row(row: AdminAnswer, fields: Sequence[RequestField]) -> TableRow:
     """Return the table row of one request."""
-    status = row.get("status", 0)
-    return [
-        _time_of_day(row.get("time")),
-        TableCell(str(status), _status_colour(status)),
-        str(row.get("protocol", "")),
-        str(row.get("session") or ""),
-        str(row.get("call") or f"{row.get('model', '')} → {_target(row)}"),
-        str(row.get("route") or ""),
-        str(row.get("reason") or ""),
-        seconds(row.get("first_byte")),
-        seconds(row.get("seconds")),
-        _count(row.get("input_tokens")),
-        _count(row.get("output_tokens")),
-        TableCell(_ending(row), "red") if row.get("error") else _ending(row),
-    ]
+    return [field.cell(row) for field in fields]
+
+
+def _status(status: int) -> TableCell:
+    return TableCell(str(status), "green" if status < 400 else "yellow" if status < 500 else "red")
 
 
 def _ending(row: AdminAnswer) -> str:
@@ -160,10 +191,6 @@ def _time_of_day(value: float | str | None) -> str:
 
 def _count(value: int | None) -> str:
     return "" if value is None else str(value)
-
-
-def _status_colour(status: int) -> str:
-    return "green" if status < 400 else "yellow" if status < 500 else "red"
 
 
 _TASK = (*map(Column, ("session", "due", "state", "repeat", "task")), Column("id", fixed=True))
@@ -200,7 +227,6 @@ def _task_row(session: AdminAnswer, task: AdminAnswer) -> TableRow:
 _TABLES: dict[str, tuple[Sequence[Column], Callable[[AdminAnswer], TableRow]]] = {
     "sessions": (_SESSION, _session_row),
     "health": (_HEALTH, _health_row),
-    "requests": (REQUEST, request_row),
 }
 
 _EMPTY_TEXTS = {
