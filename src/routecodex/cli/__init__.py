@@ -9,7 +9,9 @@ lifecycle     stop, restart, status: servers in the background
 logs          logs: the requests of a server
 daemon        daemon: shows and changes the state of running servers
 explain       explain: the plan of a request, with every reason
-chat          chat: a conversation in the terminal (chat_session, chat_output, chat_tools)
+chat          chat: a conversation in the terminal (chat_session, chat_commands, chat_output, chat_tools,
+              chat_models, chat_usage)
+markdown      Markdown on a terminal while it streams (markdown_inline, markdown_table, word_wrap)
 config        config: checks a configuration
 prices        prices: shows, imports and checks the prices of models
 completion    completion: shell completion

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import socket
 import sys
 import uuid
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import click
 
 from routecodex.cli import chat_session
 from routecodex.cli.admin_client import AdminClient, announcements
+from routecodex.cli.chat_commands import parse_command, run_command
+from routecodex.cli.chat_models import AUTO, client_key
 from routecodex.cli.chat_output import PipeOutput, TerminalOutput
 from routecodex.cli.chat_session import (
     ChatOptions,
@@ -24,20 +24,12 @@ from routecodex.cli.chat_session import (
     TerminalPrompt,
     is_session,
 )
+from routecodex.cli.chat_usage import ChatUsage
 from routecodex.cli.servers import FAILED, exit_without_server
 from routecodex.turns import Message
 from routecodex.turns.http_sender import PROTOCOLS, SESSION_HEADER, HttpSender, open_sender
 
 _PORT = 5520
-_AUTO = "auto"
-_COMMAND_LINE = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
-_HELP = """\
-/model [NAME]   show the model, or switch to another one
-/clear          start over, keeping only the system text
-/save FILE      write the conversation to a new Markdown file
-/quit           quit, like Ctrl-D
-A line that ends in \\ continues on the next one. Ctrl-C stops an answer. Instructions to the gateway are
-written in the text; <**help**> lists them."""
 
 
 @click.command(
@@ -73,8 +65,9 @@ def chat(
 ) -> None:
     """Chat with a model in the terminal, or send one message from a pipe.
 
-    Answers are streamed, with the model's reasoning dimmed. Conversations are saved and can be resumed. If
-    the gateway requires a client key, set $ROUTECODEX_KEY.
+    Answers are streamed, with the model's reasoning dimmed and Markdown rendered; a pipe, and a terminal
+    with NO_COLOR set, get the text as it comes. Conversations are saved and can be resumed. If the gateway
+    requires a client key, set $ROUTECODEX_KEY.
 
     \b
     Examples:
@@ -89,7 +82,7 @@ def chat(
     saved = _resumed(session) if resume else None
     options = ChatOptions(
         url=url or server_url(),
-        model=model or (saved.model if saved else _AUTO),
+        model=model or (saved.model if saved else AUTO),
         protocol=protocol or (saved.protocol if saved else "chat"),
         session=session or (saved.session if saved else uuid.uuid4().hex[:12]),
         tools=tools,
@@ -97,17 +90,23 @@ def chat(
     sender = _sender(options)
     if saved is None:
         chat_session.back_up(options.session)
-    messages = _initial_messages(saved, system)
+    open_session = partial(
+        ChatSession,
+        options,
+        sender,
+        messages=_initial_messages(saved, system),
+        usage=saved.usage if saved else ChatUsage(),
+    )
     if sys.stdin.isatty():
-        _in_terminal(options, sender, messages)
+        _in_terminal(open_session)
     else:
-        raise SystemExit(_from_pipe(options, sender, messages))
+        raise SystemExit(_from_pipe(open_session))
 
 
 def _sender(options: ChatOptions) -> HttpSender:
-    key = os.environ.get("ROUTECODEX_KEY")
+    headers = {SESSION_HEADER: options.session}
     try:
-        return open_sender(options.url, options.protocol, key, headers={SESSION_HEADER: options.session})
+        return open_sender(options.url, options.protocol, client_key(), headers=headers)
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--url") from exc
 
@@ -145,13 +144,13 @@ def _initial_messages(saved: SavedChat | None, system: str | None) -> list[Messa
     return [Message("system", system), *rest]
 
 
-def _from_pipe(options: ChatOptions, sender: HttpSender, messages: list[Message]) -> int:
+def _from_pipe(open_session: Callable[..., ChatSession]) -> int:
     text = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     if not text:
         raise click.UsageError("stdin is empty; pipe a message into the command")
 
     async def once() -> bool:
-        session = ChatSession(options, sender, messages=messages, output=PipeOutput(), prompt=None)
+        session = open_session(output=PipeOutput(), prompt=None)
         try:
             return await session.ask(text)
         finally:
@@ -160,18 +159,19 @@ def _from_pipe(options: ChatOptions, sender: HttpSender, messages: list[Message]
     return 0 if asyncio.run(once()) else FAILED
 
 
-def _in_terminal(options: ChatOptions, sender: HttpSender, messages: list[Message]) -> None:
+def _in_terminal(open_session: Callable[..., ChatSession]) -> None:
     screen = TerminalOutput()
-    session = ChatSession(options, sender, messages=messages, output=screen, prompt=TerminalPrompt(screen))
+    session = open_session(output=screen, prompt=TerminalPrompt(screen))
+    options, messages = session.options, session.messages
     screen.line(f"{options.model} at {options.url}, session {options.session}")
     screen.line("/help lists the commands, Ctrl-D quits")
     if any(message.role == "user" for message in messages):
         screen.line(f"({len(messages)} messages so far)")
     with InputHistory(), asyncio.Runner() as runner:
         while (text := _read_input(screen)) is not None:
-            command = _COMMAND_LINE.fullmatch(text)
+            command = parse_command(text)
             if command is not None:
-                if not _run_command(command[1], (command[2] or "").strip(), session, screen):
+                if not run_command(command, session, screen):
                     break
             elif text:
                 try:
@@ -198,52 +198,3 @@ def _read_input(screen: TerminalOutput) -> str | None:
         if not line.endswith("\\"):
             # Bytes that are not UTF-8 arrive as surrogates, which JSON cannot carry.
             return "\n".join(lines).strip().encode("utf-8", "replace").decode()
-
-
-def _run_command(name: str, rest: str, session: ChatSession, screen: TerminalOutput) -> bool:
-    """Run a command; return whether the conversation continues."""
-    if name in ("quit", "exit"):
-        return False
-    run = _COMMANDS.get(name)
-    if run is None:
-        screen.error(f"/{name} is not a command; /help lists them")
-    else:
-        run(rest, session, screen)
-    return True
-
-
-def _help(_rest: str, _session: ChatSession, screen: TerminalOutput) -> None:
-    screen.line(_HELP)
-
-
-def _model(rest: str, session: ChatSession, screen: TerminalOutput) -> None:
-    session.options.model = rest or session.options.model
-    screen.line(f"model {session.options.model}")
-
-
-def _clear(_rest: str, session: ChatSession, screen: TerminalOutput) -> None:
-    session.clear()
-    screen.line("(cleared)")
-
-
-def _save(rest: str, session: ChatSession, screen: TerminalOutput) -> None:
-    if not rest:
-        screen.error("/save needs the name of a file")
-        return
-    file = Path(rest).expanduser()
-    try:
-        # An existing file is not overwritten.
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(chat_session.transcript(session.messages))
-    except OSError as exc:
-        screen.error(f"{file}: {exc.strerror}")
-    else:
-        screen.line(f"({len(session.messages)} messages in {file})")
-
-
-_COMMANDS: dict[str, Callable[[str, ChatSession, TerminalOutput], None]] = {
-    "help": _help,
-    "model": _model,
-    "clear": _clear,
-    "save": _save,
-}

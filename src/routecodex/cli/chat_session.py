@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from routecodex.cli.admin_client import user_dir
 from routecodex.cli.chat_output import TerminalOutput, call_text
 from routecodex.cli.chat_tools import Workspace
+from routecodex.cli.chat_usage import ChatUsage
 from routecodex.turns import (
     Allow,
     ChatTurn,
@@ -31,6 +32,7 @@ from routecodex.turns import (
     Decision,
     Deny,
     Message,
+    MessageAppended,
     RequestFailed,
     ToolCall,
     ToolPlugin,
@@ -92,8 +94,10 @@ class ChatSession:
         messages: Sequence[Message],
         output: ChatOutput,
         prompt: ApprovalPrompt | None,
+        usage: ChatUsage,
     ) -> None:
         self.options = options
+        self.usage = usage
         self._output = output
         self._prompt = prompt
         self._workspace = Workspace(Path.cwd())
@@ -109,10 +113,13 @@ class ChatSession:
     async def ask(self, text: str) -> bool:
         """Run a turn; return whether it completed. Ctrl-C ends it early and keeps the answer so far."""
         before = len(self.messages)
+        answers: list[Message] = []
         try:
             with _on_interrupt(self._conversation):
                 async with self._conversation.stream(text) as events:
                     async for event in events:
+                        if isinstance(event, MessageAppended) and event.message.role == "assistant":
+                            answers.append(event.message)
                         self._output.show(event)
             return self._conversation.request_state == "completed"
         except (TurnError, ExceptionGroup) as exc:
@@ -122,6 +129,8 @@ class ChatSession:
                 del self.messages[before:]
             return False
         finally:
+            for answer in answers:
+                self.usage.add(answer)
             self._save()
 
     def clear(self) -> None:
@@ -136,7 +145,16 @@ class ChatSession:
     def _save(self) -> None:
         options = self.options
         try:
-            save(options.session, self.messages, model=options.model, protocol=options.protocol)
+            save(
+                SavedChat(
+                    session=options.session,
+                    model=options.model,
+                    protocol=options.protocol,
+                    updated_at=time.time(),
+                    messages=[message.as_dict() for message in self.messages],
+                    usage=self.usage,
+                )
+            )
         except OSError as exc:
             self._output.error(f"the conversation cannot be saved: {exc}")
 
@@ -216,13 +234,14 @@ async def _read_line(file: int) -> bytes:
 
 
 class SavedChat(Struct, kw_only=True):
-    """A saved conversation with its model and protocol."""
+    """A saved conversation with its model, protocol and usage."""
 
     session: str
     model: str
     protocol: str
     updated_at: float
     messages: list[dict[str, Any]]
+    usage: ChatUsage = field(default_factory=ChatUsage)
 
 
 def is_session(text: str) -> bool:
@@ -238,16 +257,9 @@ def load(session: str | None) -> SavedChat | None:
     return max((saved for saved in found if saved is not None), key=lambda it: it.updated_at, default=None)
 
 
-def save(session: str, messages: Sequence[Message], *, model: str, protocol: str) -> None:
+def save(chat: SavedChat) -> None:
     """Save the conversation with mode 0600, replacing the old file."""
-    saved = SavedChat(
-        session=session,
-        model=model,
-        protocol=protocol,
-        updated_at=time.time(),
-        messages=[message.as_dict() for message in messages],
-    )
-    _write(_file(session), msgspec.json.encode(saved))
+    _write(_file(chat.session), msgspec.json.encode(chat))
 
 
 def back_up(session: str) -> None:
