@@ -97,11 +97,12 @@ def _switch(name: str, session: ChatSession, screen: TerminalOutput) -> None:
         session.options.model = name
         return
     near = ", ".join(map(plain, near_names(name, models)))
+    hint = f"; near: {near}" if near else ""
     if is_refused(name, models):
-        screen.error(f"there is no model {name!r}; near: {near}")
+        screen.error(f"there is no model {name!r}{hint}")
         return
     if not is_listed(name, models):
-        screen.line(f"({plain(name)} is not listed; the server decides{f'; near: {near}' if near else ''})")
+        screen.line(f"({plain(name)} is not listed; the server may route it to another model{hint})")
     session.options.model = name
 
 

@@ -159,8 +159,8 @@ class TerminalOutput:
     def line(self, text: str, *, dim: bool = True, colour: str = "") -> None:
         """Print a line of the program itself."""
         self._text.end_line()
-        if self._colour:
-            text = click.style(text, fg=colour or None, dim=dim)
+        if self._colour and (dim or colour):
+            text = click.style(text, fg=colour or None, dim=dim or None)
         click.echo(text)
 
     def question(self, text: str) -> None:

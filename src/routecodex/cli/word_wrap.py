@@ -115,15 +115,15 @@ class WordWrap:
     def _end_word(self) -> None:
         if not self._word:
             return
-        start = width_of(self._hang)
-        if self._column > start and self._column + width_of(self._blanks) + self._word_width > self.width:
+        blanks = width_of(self._blanks)
+        if self._column + blanks + self._word_width <= self.width:
+            self._written += self._blanks
+            self._column += blanks
+        elif self._column > width_of(self._hang):
             self._written.append(StyledText("\n"))
             self._column = 0
             for piece in self._hang:
                 self._write(piece)
-        else:
-            self._written += self._blanks
-            self._column += width_of(self._blanks)
         self._written += self._word
         self._column += self._word_width
         self._blanks.clear()
