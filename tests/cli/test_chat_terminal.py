@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ def pieces(text: str, size: int = 3) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def answer(place: Path, model: ModelServer, *, columns: int = 50, **more: str) -> str:
+def answer(place: Path, model: ModelServer, more: Mapping[str, str], *, columns: int = 50) -> str:
     """Return what the terminal shows between the message and the line below the answer."""
     arguments = ("chat", "--url", model.url, "--session", "s")
     with terminal(place, *arguments, user=place / "user", columns=columns, more=more) as screen:
@@ -52,7 +52,7 @@ def answer(place: Path, model: ModelServer, *, columns: int = 50, **more: str) -
 
 def test_an_answer_is_rendered_and_wrapped_at_a_coloured_terminal(tmp_path: Path, model: ModelServer) -> None:
     model.pieces = pieces(TEXT)
-    shown = answer(tmp_path, model, **XTERM)
+    shown = answer(tmp_path, model, XTERM)
     assert "\x1b[1mbold\x1b[0m" in shown
     assert "\x1b[36mcode\x1b[0m" in shown
     assert unstyle(shown) == (
@@ -67,13 +67,13 @@ def test_a_terminal_without_colours_gets_the_text_as_it_came(
     tmp_path: Path, model: ModelServer, more: dict[str, str]
 ) -> None:
     model.pieces = pieces(TEXT)
-    assert answer(tmp_path, model, **more) == TEXT
+    assert answer(tmp_path, model, more) == TEXT
 
 
 def test_reasoning_is_dimmed_wrapped_and_apart(tmp_path: Path, model: ModelServer) -> None:
     model.reasoning = pieces("The **user** wants a long thought that does not fit into one line.")
     model.pieces = ["Done."]
-    shown = answer(tmp_path, model, columns=40, **XTERM)
+    shown = answer(tmp_path, model, XTERM, columns=40)
     assert unstyle(shown) == "The **user** wants a long thought that\ndoes not fit into one line.\nDone.\n"
     assert shown.startswith("\x1b[2mThe")
 
@@ -83,7 +83,7 @@ def test_no_control_character_of_a_model_reaches_the_terminal(
     tmp_path: Path, model: ModelServer, more: dict[str, str]
 ) -> None:
     model.pieces = pieces(EVIL, 1)
-    assert unstyle(answer(tmp_path, model, **more)) == "a[31mred[2J]0;title 5mbcde\n"
+    assert unstyle(answer(tmp_path, model, more)) == "a[31mred[2J]0;title 5mbcde\n"
 
 
 def test_a_question_from_a_pipe_is_rendered_if_its_answer_goes_to_a_terminal(
