@@ -44,7 +44,10 @@ PAGES = [
     ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-pages = pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+CHINESE = sorted([*ROOT.glob("README.zh-CN.md"), *(ROOT / "docs" / "zh").glob("*.md")])
+pages = pytest.mark.parametrize(
+    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in (*PAGES, *CHINESE)]
+)
 
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -362,5 +365,5 @@ def test_every_row_of_the_threat_model_names_a_test() -> None:
 
 def test_no_page_has_marks_of_a_conflict() -> None:
     mark = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     assert [page.name for page in pages if mark.search(page.read_text("utf-8"))] == []
