@@ -10,6 +10,31 @@ import pytest
 from tests.test_docs import FENCE, HEADING, LINK, ROOT, prose
 
 HEADINGS = {
+    "README.md": {
+        "RouteCodex": "RouteCodex",
+        "Why": "为什么要用它",
+        "Two commands": "两条命令",
+        "The walk of a request": "一个请求的路径",
+        "Routing from the chat": "在对话里选择路由",
+        "Server tools": "服务端工具",
+        "From the terminal and from Python": "在终端和 Python 里使用",
+        "Configuration by hand": "手写配置",
+        "Documentation": "文档",
+    },
+    "docs/clients.md": {
+        "Clients": "客户端",
+        "Claude Code": "Claude Code",
+        "Codex CLI": "Codex CLI",
+        "Gemini CLI": "Gemini CLI",
+        "OpenAI SDK": "OpenAI SDK",
+        "Anthropic SDK": "Anthropic SDK",
+        "Google Gen AI SDK": "Google Gen AI SDK",
+        "Vercel AI SDK": "Vercel AI SDK",
+        "aider": "aider",
+        "opencode": "opencode",
+        "When it does not work": "不能用的时候",
+        "The demo": "演示模型",
+    },
     "docs/routing.md": {
         "Routing": "路由",
         "A first look": "先试一下",
@@ -74,7 +99,7 @@ def headings(page: Path) -> list[tuple[str, str]]:
 def examples(page: Path) -> list[tuple[str, str]]:
     """Return the language and text of every code block; comments may be translated."""
     found = FENCE.findall(page.read_text("utf-8"))
-    return [(name, COMMENT.sub("", text) if name == "toml" else text) for name, text in found]
+    return [(name, COMMENT.sub("", text) if name in ("", "toml") else text) for name, text in found]
 
 
 def commands(page: Path) -> set[str]:
@@ -114,6 +139,12 @@ def test_the_overview_of_the_configuration_has_its_examples_and_every_table() ->
     }
     own = [title for _, title in headings(overview) if title != "各个表"]
     assert own == [names[title] for title in titles]
+
+
+def test_the_chinese_readme_leads_to_every_chinese_page() -> None:
+    links = {link.partition("#")[0] for link in LINK.findall(prose(chinese("README.md")))}
+    pages = {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "zh").glob("*.md")}
+    assert pages <= links
 
 
 def test_pages_in_chinese_lead_to_each_other_where_they_can() -> None:
