@@ -164,10 +164,10 @@ def test_the_list_is_read_in_every_protocol(
     model.models = (200, answer)
     assert list_models(f"{model.url}/v1", protocol, "k1") == ["a"]
     ((asked, headers),) = model.seen
-    assert (asked, {name.lower(): value for name, value in headers.items()}[header].split()[-1]) == (
-        path,
-        "k1",
-    )
+    sent = {name.lower(): value for name, value in headers.items()}
+    assert (asked, sent[header].split()[-1]) == (path, "k1")
+    # With this header a gateway answers in the shape of Anthropic.
+    assert ("anthropic-version" in sent) == (protocol == "messages")
 
 
 def test_names_near_a_wrong_one_are_of_the_same_spelling_or_provider() -> None:

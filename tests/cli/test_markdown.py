@@ -191,9 +191,11 @@ def test_a_mark_that_is_never_closed_does_not_hold_the_answer_back() -> None:
 
 def test_the_next_text_begins_afresh() -> None:
     renderer = MarkdownRenderer(80)
-    renderer.feed("```\nopen *a* ")
-    renderer.close()
-    assert [*renderer.feed("*b*"), *renderer.close()] == [StyledText("b", frozenset({"italic"}))]
+    for unfinished in ("```\nopen *a* ", "- " + "word " * 14, "> quoted *a", "| a |\n"):
+        renderer.feed(unfinished)
+        renderer.close()
+        again = [*renderer.feed("*b* is not wrapped"), *renderer.close()]
+        assert merged(again) == [StyledText("b", frozenset({"italic"})), StyledText(" is not wrapped")]
 
 
 def test_a_resized_terminal_gets_lines_of_its_new_width() -> None:

@@ -24,8 +24,8 @@ from routecodex.cli.tables import plain
 _LINE = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 _QUIT = ("quit", "exit")
 _HELP_END = """\
-A line that ends in \\ continues on the next one. Ctrl-C stops an answer. Instructions to the gateway are
-written in the text; <**help**> lists them."""
+A line that ends in \\ continues on the next one. Ctrl-C stops an answer.
+Instructions to the gateway are written in the text; <**help**> lists them."""
 
 
 class ChatCommand(Struct, frozen=True):
@@ -132,9 +132,9 @@ def _save(argument: str, session: ChatSession, screen: TerminalOutput) -> None:
 
 _COMMANDS: dict[str, tuple[str, str, Callable[[str, ChatSession, TerminalOutput], None]]] = {
     "help": ("", "list the commands", _help),
-    "models": ("[TEXT]", "list the models of the server, or those whose names contain the text", _models),
+    "models": ("[TEXT]", "list the models, or those whose names contain the text", _models),
     "model": ("[NAME]", "show the model, or switch to another one", _model),
-    "cost": ("", "show the tokens of the conversation, and its cost if the server reports it", _cost),
+    "cost": ("", "show the tokens so far, and the cost if the server reports it", _cost),
     "clear": ("", "start over, keeping only the system text", _clear),
     "save": ("FILE", "write the conversation to a new Markdown file", _save),
 }

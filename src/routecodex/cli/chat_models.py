@@ -68,7 +68,9 @@ def list_models(base_url: str, protocol: str, key: str | None) -> list[str]:
 
 
 def _headers(protocol: str, key: str | None) -> dict[str, str]:
-    headers = {"accept": "application/json", "anthropic-version": "2023-06-01"}
+    headers = {"accept": "application/json"}
+    if protocol == "messages":
+        headers["anthropic-version"] = "2023-06-01"
     if key and protocol in _KEY_HEADERS:
         headers[_KEY_HEADERS[protocol]] = key.strip()
     elif key:

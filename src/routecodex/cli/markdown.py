@@ -94,9 +94,8 @@ class MarkdownRenderer:
         at_start = self._start == ""
         self._finish_line()
         self._write_table(ended=at_start)
-        self._wrap.flush()
         self._reset()
-        return self._wrap.take()
+        return self._wrap.close()
 
     def _add(self, char: str) -> None:
         if self._start is None:

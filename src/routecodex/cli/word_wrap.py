@@ -102,6 +102,12 @@ class WordWrap:
         self._end_word()
         self._blanks.clear()
 
+    def close(self) -> list[StyledText]:
+        """Return the rest; the next text begins at the start of a line."""
+        self.flush()
+        self._column, self._hang = 0, ()
+        return self.take()
+
     def _add_letter(self, char: str, styles: Styles) -> None:
         if self._word and can_break(self._word[-1].text[-1], char):
             self._end_word()
@@ -171,5 +177,4 @@ class TextRenderer:
 
     def close(self) -> list[StyledText]:
         """Return the rest; the last line is not ended."""
-        self._wrap.flush()
-        return self._wrap.take()
+        return self._wrap.close()
