@@ -123,13 +123,9 @@ def test_a_page_names_the_same_commands_in_both_languages(page: str) -> None:
     assert commands(chinese(page)) == commands(ROOT / page)
 
 
-def test_the_overview_of_the_configuration_has_its_examples_and_every_table() -> None:
+def test_the_overview_of_the_configuration_has_its_examples_and_sections() -> None:
     english, overview = ROOT / "docs/configuration.md", chinese("docs/configuration.md")
     assert examples(overview) == examples(english)[:2]
-    tables = [title for _, title in headings(english) if title.startswith("`[")]
-    listed = re.findall(r"^\| \[(`\[.+?\]`)\]\(", overview.read_text("utf-8"), re.MULTILINE)
-    assert listed == tables
-    titles = [title for _, title in headings(english) if not title.startswith("`[")]
     names = {
         "Configuration": "配置",
         "An example in full": "完整的例子",
@@ -137,8 +133,18 @@ def test_the_overview_of_the_configuration_has_its_examples_and_every_table() ->
         "Presets": "预设",
         "Dialect": "方言",
     }
+    titles = [title for _, title in headings(english) if not title.startswith("`[")]
     own = [title for _, title in headings(overview) if title != "各个表"]
     assert own == [names[title] for title in titles]
+
+
+def test_the_overview_of_the_configuration_lists_the_tables_of_the_file() -> None:
+    tables = [title for _, title in headings(ROOT / "docs/configuration.md") if title.startswith("`[")]
+    page = chinese("docs/configuration.md").read_text("utf-8")
+    listed = re.findall(r"^\| \[(`\[.+?\]`)\]\(", page, re.MULTILINE)
+    assert [table for table in tables if table in listed] == listed
+    outermost = {table.strip("`[]").partition(".")[0] for table in tables}
+    assert {table.strip("`[]").partition(".")[0] for table in listed} == outermost
 
 
 def test_the_chinese_readme_leads_to_every_chinese_page() -> None:
