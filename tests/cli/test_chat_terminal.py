@@ -13,13 +13,18 @@ from click import unstyle
 
 from routecodex.cli.tables import width
 from tests.cli.model_server import ModelServer, model_server
-from tests.cli.terminal import CTRL_D, environ, terminal
+from tests.cli.terminal import CTRL_C, CTRL_D, environ, gateway, terminal
 
 PROMPT = r"you> "
 XTERM = {"TERM": "xterm-256color"}
 TEXT = (
     "# Plan\n\nUse **bold** and `code`, then wrap this line because it is longer than the window is.\n\n"
     "```sh\nls *.py\n```\n- 中文内容也会在正确的位置换行，标点不会出现在行首，这样读起来更舒服。\n"
+)
+SLOW = (
+    '[server]\nport = 0\n[store]\nurl = "memory:"\n[logging]\nlevel = "error"\n'
+    '[providers.demo]\nprotocol = "demo"\npace = 0.002\nmodels = { "demo-1" = {} }\n'
+    '[routing]\ndefault = ["demo.demo-1"]\n'
 )
 EVIL = "a\x1b[31mred\x1b[2J\x1b]0;title\x07 \x9b5mb\u202ec\rd\x08e\n"
 
@@ -111,3 +116,22 @@ def test_a_pipe_gets_the_text_exactly_as_it_came(tmp_path: Path, model: ModelSer
         timeout=60,
     )
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT + EVIL, b"")
+
+
+def test_ctrl_c_shows_the_answer_so_far_and_the_next_one_begins_on_its_own_line(tmp_path: Path) -> None:
+    user = tmp_path / "user"
+    with (
+        gateway(tmp_path, SLOW, user=user),
+        terminal(tmp_path, "chat", user=user, columns=50, more=XTERM) as screen,
+    ):
+        screen.shows(PROMPT)
+        screen.type("demo:long 20000\n")
+        screen.shows("brings it to any provider")
+        screen.type(CTRL_C)
+        screen.shows(r"\S\r\n\S*\(interrupted; the answer so far is saved\)")
+        screen.shows(PROMPT)
+        screen.type("demo:say **next** answer\n")
+        screen.shows(r"\r\n\x1b\[1mnext\x1b\[0m answer\r\n")
+        screen.shows(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.ends() == 0

@@ -33,11 +33,13 @@ _UNDECIDED = re.compile(
       | [-*_+ \t]+              # a bullet, a rule, or emphasis at the start
       | \d{1,9} (?: [.)][ \t]* )?
       | `{1,2} | ~{1,2}
-      | (?: `{3} | ~{3} | \| ) .*
     )?""",
     re.VERBOSE,
 )
-"""Starts of a line that do not show yet what it is; fences and rows of tables are read to their end."""
+"""Starts of a line that do not show yet what it is."""
+_MAX_START = 200
+_WHOLE_LINE = re.compile(r"[ \t]*(?:`{3}|~{3}|\|)")
+"""Fences and rows of tables, which are read to the end of their line."""
 _QUOTE_MARK = re.compile(r"[ \t]*> ?")
 _FENCE = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`]*$)|~{3,})")
 _ROW = re.compile(r"[ \t]*\|")
@@ -57,6 +59,12 @@ class OpenFence(Struct, frozen=True):
 
     def closes(self, line: str) -> bool:
         return self.may_close(line) and len(line.strip()) >= len(self.mark)
+
+
+def _is_undecided(start: str) -> bool:
+    if _WHOLE_LINE.match(start):
+        return True
+    return len(start) <= _MAX_START and _UNDECIDED.fullmatch(start) is not None
 
 
 class MarkdownRenderer:
@@ -102,7 +110,7 @@ class MarkdownRenderer:
             self._write(self._inline.feed(char))
             return
         self._start += char
-        while self._start and not _UNDECIDED.fullmatch(self._start):
+        while self._start and not _is_undecided(self._start):
             quote = _QUOTE_MARK.match(self._start)
             if quote is None:
                 self._begin_line(self._start)

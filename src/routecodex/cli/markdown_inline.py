@@ -14,9 +14,17 @@ from msgspec import Struct
 
 from routecodex.cli.word_wrap import PLAIN, StyledText, Styles, merged
 
-_MAX_HELD = 1000
+_MAX_HELD = 600
 _MARKS = frozenset("\\`*_~[!")
-_DECISIVE = _MARKS | frozenset("]()")
+_DECISIVE = {
+    "\\": _MARKS,
+    "`": frozenset("`"),
+    "*": frozenset("*"),
+    "_": frozenset("_"),
+    "~": frozenset("~"),
+    "[": frozenset("[]()"),
+    "!": frozenset("![]()"),
+}
 """Characters that can end the wait of a mark; it also ends with the character behind one of them."""
 _ORDINARY = re.compile(r"[^\\`*_~\[!]+")
 _BACKTICKS = re.compile(r"`+")
@@ -72,7 +80,7 @@ class InlineScanner:
         """Return the text that is decided with this character."""
         last = self._held[-1:]
         self._held += char
-        if last and not _DECISIVE & {last, char} and len(self._held) <= _MAX_HELD:
+        if last and len(self._held) <= _MAX_HELD and not _DECISIVE[self._held[0]] & {last, char}:
             return []
         return self._scan(final=False)
 
