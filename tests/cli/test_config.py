@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from routecodex.cli import main
 from routecodex.providers.catalog import PRESETS
+from tests.cli.terminal import terminal
 
 GOOD = """
 [providers.demo]
@@ -69,6 +70,17 @@ def test_every_problem_is_told_with_its_line_and_its_fix(tmp_path: Path) -> None
         '    names the model "x", which provider "up" does not have',
         '    fix: add [providers.up.models."x"]',
     ]
+
+
+@pytest.mark.parametrize(("more", "head"), [({}, "\x1b[31merror: \x1b[0m"), ({"NO_COLOR": "1"}, "error: ")])
+def test_problems_are_coloured_at_a_terminal_unless_no_color_is_set(
+    tmp_path: Path, more: dict[str, str], head: str
+) -> None:
+    file = written(tmp_path, "[server]\nprot = 1\n")
+    with terminal(tmp_path, "config", "check", "--config", str(file), user=tmp_path, more=more) as screen:
+        assert screen.ends() == 2
+    assert screen.shown.startswith(f"{head}{file}:")
+    assert ("\x1b" in screen.shown) == (not more)
 
 
 def test_scripts_get_the_same_as_json(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from routecodex.cli.tables import print_problem
 from routecodex.config import Config, Problem, examine, find_path
 from routecodex.config.syntax import MINIMAL_CONFIG
 from routecodex.protocols.dialect import Dialect
@@ -78,10 +79,9 @@ def load_or_exit(path: Path | None, *, with_mode: bool = False) -> Config:
 def show(problems: Iterable[Problem]) -> None:
     """Print problems on stderr: place, message and fix."""
     for problem in problems:
-        colour = "red" if problem.severity == "error" else "yellow"
         file = f"{problem.file}:{problem.line}" if problem.line else problem.file
         where = ": ".join(filter(None, (file, problem.path)))
-        click.echo(click.style(f"{problem.severity}: ", fg=colour) + where, err=True)
+        print_problem(where, severity=problem.severity)
         click.echo(f"    {problem.message}", err=True)
         if problem.fix:
             click.echo(f"    fix: {problem.fix}", err=True)
