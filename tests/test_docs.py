@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from routecodex.canon.finish import encode, infer
+from routecodex.cli import COMMANDS as CLI_COMMANDS
 from routecodex.cli import reference
 from routecodex.config import examine
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
@@ -144,6 +145,16 @@ def test_the_second_provider_of_the_readme_can_be_pasted_below_the_first() -> No
     assert problems == []
     assert config is not None
     assert len(config.providers) == 2
+
+
+@pages
+def test_every_command_that_is_named_exists(page: Path) -> None:
+    code = [*re.findall(r"`([^`\n]+)`", prose(page)), *blocks(page)]
+    named = {
+        name for text in code for name in re.findall(r"(?:^|[\s/(])routecodex ([a-z]+)", text, re.MULTILINE)
+    }
+    # The gateway prints "routecodex listens on …".
+    assert named - {"listens"} <= CLI_COMMANDS.keys()
 
 
 class Curl:

@@ -23,6 +23,9 @@ HEADINGS = {
     },
     "docs/clients.md": {
         "Clients": "客户端",
+        "routecodex run": "routecodex run",
+        "routecodex env": "routecodex env",
+        "By hand": "手工设置",
         "Claude Code": "Claude Code",
         "Codex CLI": "Codex CLI",
         "Gemini CLI": "Gemini CLI",
