@@ -23,6 +23,7 @@ from routecodex.cli import reference
 from routecodex.config import examine
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import CONVERSATION_HEADERS, SESSION_HEADERS
+from routecodex.protocols import grammar
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.client_quirks import NEEDS_MESSAGE_STOP
 from routecodex.protocols.reference import with_tables
@@ -32,7 +33,6 @@ from routecodex.providers.demo.script import COMMANDS
 from routecodex.routing import classify, cooldown
 from routecodex.server import admin, paths
 from routecodex.turns import ToolPlugin
-from tests.kit import grammar
 from tests.kit.gateway import serving
 from tests.kit.raw_client import call
 

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from routecodex.cli import main
+from routecodex.protocols import grammar
 from tests.cli.process import Command, running, serve, until
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Upstream

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from routecodex.protocols.grammar.frames import ServedFrame, read
 from tests.clients.gateway import Gateway
-from tests.kit.grammar.frames import Frame, read
 
 TIMEOUT = 20
 
@@ -28,7 +28,7 @@ class Answer:
         return msgspec.json.decode(self.body)
 
     @property
-    def frames(self) -> list[Frame]:
+    def frames(self) -> list[ServedFrame]:
         return read(self.body)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from routecodex.protocols.grammar import check_json, check_messages, check_responses
 from tests.clients.agent_requests import (
     CLAUDE_BETA,
     CLAUDE_HEADERS,
@@ -20,7 +21,6 @@ from tests.clients.gateway import Gateway
 from tests.clients.model import REASONING, SIGNATURE
 from tests.clients.raw import Answer, call
 from tests.kit.answers import PROTOCOLS
-from tests.kit.grammar import check_json, check_messages, check_responses
 
 MODELS = {name: f"up_{name}.model-x" for name in PROTOCOLS}
 upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])

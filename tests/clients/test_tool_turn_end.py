@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from routecodex.protocols.grammar import check_messages
 from tests.clients.gateway import Gateway, Gateways
 from tests.clients.node_sdks import run
 from tests.clients.python.anthropic_messages import TOOL
@@ -14,7 +15,6 @@ from tests.clients.python.sdks import Sdks
 from tests.clients.raw import Answer, call
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS
-from tests.kit.grammar import check_messages
 from tests.kit.steps import Hang, Sse
 
 MODELS = {name: f"up_{name}.model-x" for name in PROTOCOLS}

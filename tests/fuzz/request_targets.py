@@ -6,11 +6,12 @@ from random import Random
 
 import msgspec
 
+from routecodex.protocols import grammar
 from tests.fuzz import mutate
 from tests.fuzz.exchanges import PROTOCOLS, Exchanges, exchanging
 from tests.fuzz.processes import Case, Twins, split
 from tests.fuzz.target import Target
-from tests.kit import asking, grammar
+from tests.kit import asking
 from tests.kit.growing.lists import REQUESTS
 from tests.kit.raw_client import Answer
 

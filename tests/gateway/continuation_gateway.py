@@ -17,10 +17,10 @@ import msgspec
 
 from routecodex.canon.parts import Text
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.grammar.frames import read
 from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
-from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.upstream import Request, Upstream

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from routecodex.protocols.grammar.frames import read
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, serving
-from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request, Upstream

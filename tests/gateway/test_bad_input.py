@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import ClientError
+from routecodex.protocols import grammar
 from routecodex.protocols.codecs import CODECS
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
 from tests.kit.raw_client import call
 from tests.kit.upstream import Upstream

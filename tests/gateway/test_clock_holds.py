@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
+from routecodex.protocols.grammar.frames import read
 from tests.cli.process import serve
 from tests.gateway.clock_gateway import (
     admin_call,
@@ -32,7 +33,6 @@ from tests.gateway.continuation_gateway import (
     stored_uses,
 )
 from tests.kit import answers, asking
-from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Call, begin
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Hang, Json, Steps

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.grammar import frames
 from tests.gateway.test_codex_tools import declaration, user
 from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, one_target, serving
-from tests.kit.grammar import frames
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request, Upstream

@@ -9,9 +9,9 @@ import pytest
 
 from routecodex.canon.parts import Text
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.grammar import frames
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
-from tests.kit.grammar import frames
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Request, Upstream
 

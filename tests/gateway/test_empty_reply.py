@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
+from routecodex.protocols.grammar.frames import read
 from routecodex.wire import json, sse
 from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
-from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import CutOff, Json, Sse
 from tests.kit.upstream import Upstream

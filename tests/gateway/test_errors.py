@@ -9,7 +9,8 @@ import time
 import msgspec
 import pytest
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Hang, Json, Raw, Send, Sse, Steps

@@ -15,10 +15,11 @@ import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamRefusedKey, UpstreamRejected
 from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.protocols import grammar
 from routecodex.routing.registry import Target
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, begin, call
 from tests.kit.steps import CutOff, Hang, Json, Raw, Send, Sse, Steps

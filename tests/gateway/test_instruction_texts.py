@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from routecodex.protocols import grammar
 from routecodex.routing.instructions import MOST_INSTRUCTIONS
 from tests.gateway.instruction_gateway import (
     DEFAULT_TARGET,
@@ -23,7 +24,7 @@ from tests.gateway.instruction_gateway import (
     upstream_messages,
     user_turns,
 )
-from tests.kit import asking, grammar
+from tests.kit import asking
 from tests.kit.raw_client import call
 from tests.kit.steps import Json
 from tests.routing.instruction_texts import Step, wire_request

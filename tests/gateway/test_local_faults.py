@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call
 from tests.kit.upstream import Upstream

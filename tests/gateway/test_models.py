@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import grammar
+from routecodex.protocols import grammar
 from tests.kit.gateway import serving
 from tests.kit.raw_client import Answer, begin, call
 

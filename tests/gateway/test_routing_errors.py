@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from routecodex.protocols import grammar
 from tests.gateway.instruction_gateway import (
     DEFAULT_TARGET,
     PROTOCOLS,
@@ -14,7 +15,7 @@ from tests.gateway.instruction_gateway import (
     routing_headers,
     target,
 )
-from tests.kit import answers, grammar
+from tests.kit import answers
 from tests.kit.raw_client import Answer
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)

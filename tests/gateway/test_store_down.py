@@ -13,6 +13,8 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
+from routecodex.protocols import grammar
+from routecodex.protocols.grammar.frames import read
 from tests.gateway.clock_gateway import (
     clock_gateway,
     command,
@@ -31,9 +33,8 @@ from tests.gateway.continuation_gateway import (
     stored_uses,
 )
 from tests.gateway.store_outage import OUTAGES, SPACES, down, read_only
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
-from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.upstream import Request, Upstream

@@ -8,9 +8,10 @@ import itertools
 import pytest
 
 from routecodex.canon.parts import Text
+from routecodex.protocols import grammar
 from routecodex.wire import sse
 from tests.gateway.test_matrix import decode_answer
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import begin, call
 from tests.kit.steps import CutOff, Hang, Json, Send, Sse, Steps, Wait

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Hang, Json, Steps

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from routecodex.canon.parts import Text
+from routecodex.protocols import grammar
 from tests.gateway.test_matrix import decode_answer
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import CloseClean, Json, Sse, Steps

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kit import grammar
+from routecodex.protocols import grammar
 from tests.kit.raw_client import Answer
 
 TOOL = {

@@ -10,9 +10,9 @@ from anthropic import AsyncAnthropic
 from google import genai
 from openai import AsyncOpenAI
 
+from routecodex.protocols.grammar import check_json, check_stream
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS
-from tests.kit.grammar import check_json, check_stream
 from tests.kit.smart_requests import REQUESTS
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request, Upstream

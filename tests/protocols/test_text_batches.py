@@ -15,7 +15,7 @@ from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.text_batches import TextBatch, batched, escape_texts, frame_at, unbatched
 from routecodex.wire.frame import Frame
-from tests.kit.test_grammar import ANSWERS
+from tests.protocols.test_grammar import ANSWERS
 
 TEXTS = ["Hi", " world", '"', "\\", "\x7f", "世界", "50 %d", "\n"]
 START = Started("id", "model")

@@ -27,10 +27,10 @@ from routecodex.canon.request import Message, Request
 from routecodex.canon.response import fold
 from routecodex.protocols.codec import Codec, ReplyContext
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.grammar import check_broken, check_stream
 from routecodex.protocols.text_batches import StreamItem, TextBatch, batched
 from routecodex.protocols.translation import Translation, estimated_usage
-from tests.kit.grammar import check_broken, check_stream
-from tests.kit.test_grammar import ANSWERS
+from tests.protocols.test_grammar import ANSWERS
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = list(itertools.permutations(PROTOCOLS, 2))

@@ -17,6 +17,7 @@ from routecodex.canon.errors import (
     UpstreamUnknownModel,
 )
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.grammar import check_error
 from routecodex.protocols.upstream_errors import (
     names_unknown_model,
     plain_text,
@@ -26,7 +27,6 @@ from routecodex.protocols.upstream_errors import (
 )
 from routecodex.wire import json
 from tests.kit import answers
-from tests.kit.grammar import check_error
 
 STATUSES: list[tuple[int, type[UpstreamError], int]] = [
     (400, UpstreamRejected, 400),

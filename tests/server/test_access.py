@@ -8,9 +8,10 @@ import pytest
 
 from routecodex.canon.errors import ClientError, Unauthorized
 from routecodex.config import Config, loads
+from routecodex.protocols import grammar
 from routecodex.server.access import ClientAccess
 from routecodex.server.http import HttpRequest
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.upstream import Upstream

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import Overloaded
 from routecodex.config.model import ServerConfig
+from routecodex.protocols import grammar
 from routecodex.server.admission import Admission, turn_of
 from routecodex.server.http import HttpRequest
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.steps import Hang, Sse, Steps

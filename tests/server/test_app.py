@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.steps import Hang, Json, Steps

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from routecodex.protocols import grammar
 from tests.cli.process import Command, serve
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Call, begin, call
 from tests.kit.steps import Hang, Json, Sse, Steps

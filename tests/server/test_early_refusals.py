@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
+from routecodex.protocols import grammar
 from tests.cli.process import serve
-from tests.kit import asking, grammar
+from tests.kit import asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, Call
 from tests.kit.upstream import Upstream

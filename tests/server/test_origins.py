@@ -9,9 +9,10 @@ import pytest
 from routecodex.canon.errors import ClientError
 from routecodex.config import Config, loads
 from routecodex.gateway import model_list
+from routecodex.protocols import grammar
 from routecodex.server.http import HttpRequest
 from routecodex.server.origins import OriginAccess, preflight_headers
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Call, begin, call
 from tests.kit.upstream import Upstream

@@ -13,8 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from routecodex.config import loads
+from routecodex.protocols import grammar
 from routecodex.server.serve import Service
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.steps import Hang, Json, Sse, Steps

@@ -12,9 +12,10 @@ import msgspec
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
+from routecodex.protocols import grammar
 from routecodex.server.workers import restart_delay
 from tests.cli.process import ROOT, Command, serve, until
-from tests.kit import answers, asking, grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.steps import Sse

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Upstream

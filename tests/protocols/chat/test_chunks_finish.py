@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.protocols.chat.relay import Relay
-from tests.kit.grammar import check_broken_chat
+from routecodex.protocols.grammar import check_broken_chat
 from tests.protocols.chat.samples import DONE, call, choice, chunks, reply, role
 from tests.protocols.chat.test_relay import passed
 

@@ -26,8 +26,8 @@ from routecodex.protocols.chat.decode_stream import StreamDecoder
 from routecodex.protocols.chat.whole import decode_response
 from routecodex.wire import json, sse
 from tests.kit import answers
-from tests.kit.test_grammar import ANSWERS, frames_of
 from tests.protocols.chat.samples import DONE, HEAD, call, choice, events, frame, role, usage, written
+from tests.protocols.test_grammar import ANSWERS, frames_of
 
 
 def whole(stream: bytes) -> Response:

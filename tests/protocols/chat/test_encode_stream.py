@@ -23,9 +23,9 @@ from routecodex.canon.events import (
 from routecodex.canon.finish import Finish, Reason
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
-from tests.kit.grammar import check_broken_chat, check_chat
-from tests.kit.test_grammar import ANSWERS
+from routecodex.protocols.grammar import check_broken_chat, check_chat
 from tests.protocols.chat.samples import chunks, events, foreign_request, reply, written
+from tests.protocols.test_grammar import ANSWERS
 
 HEAD = {"id": "chatcmpl-abc", "object": "chat.completion.chunk", "created": 1, "model": "gpt"}
 STOP = Finished(Finish("stop"))

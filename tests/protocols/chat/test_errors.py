@@ -20,8 +20,8 @@ from routecodex.canon.errors import (
     UpstreamTimeout,
 )
 from routecodex.protocols.chat.errors import decode_error, encode_error, typed_error
+from routecodex.protocols.grammar import check_error
 from routecodex.wire import json
-from tests.kit.grammar import check_error
 
 DECODED: list[tuple[int, Any, type[UpstreamError], int, str]] = [
     (400, {"error": {"message": "bad", "type": "invalid_request_error"}}, UpstreamRejected, 400, "bad"),

@@ -10,11 +10,11 @@ from routecodex.canon.finish import Finish
 from routecodex.protocols.chat.relay import Relay
 from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.grammar import check_broken_chat, check_chat
 from routecodex.wire import json, sse
 from tests.kit import answers
-from tests.kit.grammar import check_broken_chat, check_chat
-from tests.kit.test_grammar import ANSWERS, frames_of
 from tests.protocols.chat.samples import COUNTS, DONE, body, call, choice, chunks, frame, reply, role, usage
+from tests.protocols.test_grammar import ANSWERS, frames_of
 
 
 def passed(stream: bytes, to: ReplyContext | None = None, step: int = 1 << 30) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from routecodex.canon.events import Usage
 from routecodex.protocols.chat.relay import Relay
-from tests.kit.grammar import check_chat
+from routecodex.protocols.grammar import check_chat
 from tests.protocols.chat.samples import COUNTS, DONE, choice, chunks, frame, reply, role, usage
 from tests.protocols.chat.test_relay import passed, relayed
 

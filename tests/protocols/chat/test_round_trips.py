@@ -22,8 +22,8 @@ from routecodex.protocols.chat.decode_request import decode_request
 from routecodex.protocols.chat.encode_request import encode_request
 from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.chat.whole import decode_response, encode_response
+from routecodex.protocols.grammar import check_broken_chat, check_chat, check_json
 from routecodex.wire import json
-from tests.kit.grammar import check_broken_chat, check_chat, check_json
 from tests.protocols.chat.samples import OPTIONS, chunks, events, reply, with_dialect, written
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)

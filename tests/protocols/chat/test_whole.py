@@ -11,10 +11,10 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols.chat.whole import decode_response, encode_response, relay_response
+from routecodex.protocols.grammar import check_json
 from routecodex.wire import json
-from tests.kit.grammar import check_json
-from tests.kit.test_grammar import ANSWERS
 from tests.protocols.chat.samples import chunks, foreign_request, reply, written
+from tests.protocols.test_grammar import ANSWERS
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
 

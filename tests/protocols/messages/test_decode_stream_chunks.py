@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.events import Failed, Finished, Started
+from routecodex.protocols.grammar import check_broken_messages, check_messages
 from routecodex.protocols.messages.decode_stream import read_chunk
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.schema import StreamChunk, WireDelta, WireMessageStart, WireUsage
 from routecodex.wire.sse import Frames
-from tests.kit.grammar import check_broken_messages, check_messages
 from tests.protocols.messages.samples import TEXT_STREAM, decoded, encoded, frame, reply
 
 KINDS = [

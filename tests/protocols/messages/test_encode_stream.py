@@ -25,12 +25,12 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Message, Request, Tool
 from routecodex.canon.response import fold
+from routecodex.protocols.grammar import check_broken_messages, check_messages
 from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.sealed_signatures import seal
 from routecodex.protocols.tool_mapping import flat_name
 from routecodex.wire import json
 from routecodex.wire.sse import Frames
-from tests.kit.grammar import check_broken_messages, check_messages
 from tests.protocols.messages.samples import STREAMS, decoded, encoded
 
 DONE = Finished(Finish("stop", upstream_reason="stop"))

@@ -19,9 +19,9 @@ from routecodex.canon.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
+from routecodex.protocols.grammar import check_error
 from routecodex.protocols.messages.errors import decode_error, encode_error, error_frame
 from routecodex.wire import json
-from tests.kit.grammar import check_error
 
 ENCODED: list[tuple[GatewayError, int, str]] = [
     (BadRequest("x"), 400, "invalid_request_error"),

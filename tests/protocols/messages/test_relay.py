@@ -8,11 +8,11 @@ from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded, Upstream
 from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.response import fold
+from routecodex.protocols.grammar import check_broken_messages, check_messages
+from routecodex.protocols.grammar.frames import read
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.whole import decode_response, relay_response
 from routecodex.wire import json
-from tests.kit.grammar import check_broken_messages, check_messages
-from tests.kit.grammar.frames import read
 from tests.protocols.messages.samples import (
     MESSAGE_STOP,
     PING,

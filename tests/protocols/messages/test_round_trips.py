@@ -15,12 +15,12 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Media, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Thinking, Tool, ToolChoice
 from routecodex.canon.response import Response, fold, unfold
+from routecodex.protocols.grammar import check_json, check_messages
 from routecodex.protocols.messages.decode_request import decode_request
 from routecodex.protocols.messages.encode_request import encode_request
 from routecodex.protocols.messages.validate import validate
 from routecodex.protocols.messages.whole import decode_response, encode_response
 from routecodex.wire import json
-from tests.kit.grammar import check_json, check_messages
 from tests.protocols.messages.samples import OPTIONS, decoded, encoded, reply
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)

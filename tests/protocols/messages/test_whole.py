@@ -11,10 +11,10 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols import sealed_signatures
+from routecodex.protocols.grammar import check_json
 from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.whole import decode_response, encode_response, relay_response
 from routecodex.wire import json
-from tests.kit.grammar import check_json
 from tests.protocols.messages import samples
 from tests.protocols.messages.samples import MESSAGE_STOP, STREAMS, decoded, encoded, end, reply, start, stop
 

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kit.grammar.frames import Frame, need, need_count, need_error, need_one_of, need_text, read
-from tests.kit.grammar.items import Item, check_item, check_unique
+from routecodex.protocols.grammar.frames import (
+    GrammarViolation,
+    ServedFrame,
+    need,
+    need_count,
+    need_error,
+    need_objects,
+    need_one_of,
+    need_text,
+    read,
+)
+from routecodex.protocols.grammar.items import ServedItem, check_item, check_unique
 
 _OPENING = ("response.created", "response.in_progress")
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}
@@ -22,17 +32,20 @@ class _Stream:
     def __init__(self) -> None:
         self.count = 0
         self.id: str | None = None
-        self.items: list[Item] = []
+        self.items: list[ServedItem] = []
         self.ended = False
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: ServedFrame) -> None:
         event = frame.json
         kind = need_text(event, "type", at=frame)
-        assert frame.event == kind, f"{frame}: the event line is {frame.event!r}, the type {kind!r}"
-        assert not self.ended, f"{frame}: comes after the terminal event"
+        if frame.event != kind:
+            raise GrammarViolation(f"{frame}: the event line is {frame.event!r}, the type {kind!r}")
+        if self.ended:
+            raise GrammarViolation(f"{frame}: comes after the terminal event")
         self.number(event, at=frame)
         if self.count <= len(_OPENING):
-            assert kind == _OPENING[self.count - 1], f"{frame}: expected {_OPENING[self.count - 1]}"
+            if kind != _OPENING[self.count - 1]:
+                raise GrammarViolation(f"{frame}: expected {_OPENING[self.count - 1]}")
             self._check_opening(event, at=frame)
         elif kind in _ENDS:
             self._end(event, _ENDS[kind], at=frame)
@@ -43,47 +56,58 @@ class _Stream:
         else:
             self._check_item_event(event, at=frame)
 
-    def number(self, event: dict[str, Any], *, at: Frame) -> None:
+    def number(self, event: dict[str, Any], *, at: ServedFrame) -> None:
         number = need(event, "sequence_number", int, at=at)
-        assert number == self.count, f"{at}: sequence_number {number}, expected {self.count}"
+        if number != self.count:
+            raise GrammarViolation(f"{at}: sequence_number {number}, expected {self.count}")
         self.count += 1
 
-    def response(self, event: dict[str, Any], status: str, *, at: Frame) -> dict[str, Any]:
+    def response(self, event: dict[str, Any], status: str, *, at: ServedFrame) -> dict[str, Any]:
         response = need(event, "response", dict, at=at)
         check_head(response, at=at)
-        assert response.get("status") == status, f"{at}: status {response.get('status')!r}, not {status!r}"
-        assert self.id in (None, response["id"]), f"{at}: the response's id changed from {self.id!r}"
+        if response.get("status") != status:
+            raise GrammarViolation(f"{at}: status {response.get('status')!r}, not {status!r}")
+        if self.id not in (None, response["id"]):
+            raise GrammarViolation(f"{at}: the response's id changed from {self.id!r}")
         self.id = response["id"]
         return response
 
-    def _check_opening(self, event: dict[str, Any], *, at: Frame) -> None:
+    def _check_opening(self, event: dict[str, Any], *, at: ServedFrame) -> None:
         response = self.response(event, "in_progress", at=at)
-        assert response["output"] == [], f"{at}: there is output already"
+        if response["output"] != []:
+            raise GrammarViolation(f"{at}: there is output already")
 
-    def _added(self, event: dict[str, Any], *, at: Frame) -> None:
+    def _added(self, event: dict[str, Any], *, at: ServedFrame) -> None:
         index = need(event, "output_index", int, at=at)
-        assert index == len(self.items), f"{at}: output_index {index} after {len(self.items)} items"
-        item = Item(need(event, "item", dict, at=at), index, at=at)
-        assert item.id not in {known.id for known in self.items}, f"{at}: item id {item.id!r} used twice"
+        if index != len(self.items):
+            raise GrammarViolation(f"{at}: output_index {index} after {len(self.items)} items")
+        item = ServedItem(need(event, "item", dict, at=at), index, at=at)
+        if item.id in {known.id for known in self.items}:
+            raise GrammarViolation(f"{at}: item id {item.id!r} used twice")
         self.items.append(item)
 
-    def _item(self, event: dict[str, Any], *, at: Frame) -> Item:
+    def _item(self, event: dict[str, Any], *, at: ServedFrame) -> ServedItem:
         index = need(event, "output_index", int, at=at)
-        assert 0 <= index < len(self.items), f"{at}: item {index} was not added"
+        if not 0 <= index < len(self.items):
+            raise GrammarViolation(f"{at}: item {index} was not added")
         return self.items[index]
 
-    def _check_item_event(self, event: dict[str, Any], *, at: Frame) -> None:
-        assert event["type"].startswith("response."), f"{at}: unknown event type {event['type']!r}"
+    def _check_item_event(self, event: dict[str, Any], *, at: ServedFrame) -> None:
+        if not event["type"].startswith("response."):
+            raise GrammarViolation(f"{at}: unknown event type {event['type']!r}")
         item = self._item(event, at=at)
-        assert need(event, "item_id", str, at=at) == item.id, f"{at}: item_id is not {item.id!r}"
+        if need(event, "item_id", str, at=at) != item.id:
+            raise GrammarViolation(f"{at}: item_id is not {item.id!r}")
         item.take(event, at)
 
-    def _end(self, event: dict[str, Any], status: str, *, at: Frame) -> None:
+    def _end(self, event: dict[str, Any], status: str, *, at: ServedFrame) -> None:
         response = self.response(event, status, at=at)
         for item in self.items:
-            assert item.done is not None, f"{at}: item {item.id} is not done"
+            if item.done is None:
+                raise GrammarViolation(f"{at}: item {item.id} is not done")
         done = [item.done for item in self.items]
-        assert response["output"] == done, f"{at}: output is not the items that were done: {done}"
+        if response["output"] != done:
+            raise GrammarViolation(f"{at}: output is not the items that were done: {done}")
         check_end(response, at=at)
         self.ended = True
 
@@ -102,15 +126,18 @@ def check_head(response: dict[str, Any], *, at: object) -> None:
 
 def check_end(response: dict[str, Any], *, at: object) -> None:
     """Check an ended response: whole items, unique ids, usage, and a reason if it is incomplete."""
-    check_unique(response["output"], at=at)
-    for item in response["output"]:
+    items = need_objects(response, "output", at=at)
+    check_unique(items, at=at)
+    for item in items:
         check_item(item, at=at)
     check_usage(need(response, "usage", dict, at=at), at=at)
-    assert response.get("error") is None, f"{at}: an error in a response that ended well"
+    if response.get("error") is not None:
+        raise GrammarViolation(f"{at}: an error in a response that ended well")
     if response["status"] == "incomplete":
         need_one_of(need(response, "incomplete_details", dict, at=at), "reason", _REASONS, at=at)
     else:
-        assert response.get("incomplete_details") is None, f"{at}: incomplete_details though completed"
+        if response.get("incomplete_details") is not None:
+            raise GrammarViolation(f"{at}: incomplete_details though completed")
 
 
 def check_usage(usage: dict[str, Any], *, at: object) -> None:
@@ -118,7 +145,8 @@ def check_usage(usage: dict[str, Any], *, at: object) -> None:
     prompt = need_count(usage, "input_tokens", at=at)
     completion = need_count(usage, "output_tokens", at=at)
     total = need_count(usage, "total_tokens", at=at)
-    assert total == prompt + completion, f"{at}: total_tokens {total} is not {prompt} + {completion}"
+    if total != prompt + completion:
+        raise GrammarViolation(f"{at}: total_tokens {total} is not {prompt} + {completion}")
     need_count(need(usage, "input_tokens_details", dict, at=at), "cached_tokens", at=at)
     need_count(need(usage, "output_tokens_details", dict, at=at), "reasoning_tokens", at=at)
 
@@ -128,7 +156,8 @@ def check_responses(body: bytes) -> None:
     stream = _Stream()
     for frame in read(body):
         stream.take(frame)
-    assert stream.ended, f"no terminal event after {stream.count} events"
+    if not stream.ended:
+        raise GrammarViolation(f"no terminal event after {stream.count} events")
 
 
 def check_broken_responses(body: bytes, *, aborted: bool = False) -> None:
@@ -136,19 +165,22 @@ def check_broken_responses(body: bytes, *, aborted: bool = False) -> None:
     frames = read(body)
     last = None
     if not aborted:
-        assert frames, "an empty stream"
+        if not frames:
+            raise GrammarViolation("an empty stream")
         last = frames.pop()
     stream = _Stream()
     for frame in frames:
         stream.take(frame)
-    assert not stream.ended, "a broken stream has a terminal event of success"
+    if stream.ended:
+        raise GrammarViolation("a broken stream has a terminal event of success")
     if last is not None:
         _failed(stream, last)
 
 
-def _failed(stream: _Stream, last: Frame) -> None:
+def _failed(stream: _Stream, last: ServedFrame) -> None:
     event = last.json
-    assert last.event == event.get("type") == "response.failed", f"the last frame is not a failure: {last}"
+    if not last.event == event.get("type") == "response.failed":
+        raise GrammarViolation(f"the last frame is not a failure: {last}")
     stream.number(event, at=last)
     response = stream.response(event, "failed", at=last)
     error = need(response, "error", dict, at=last)

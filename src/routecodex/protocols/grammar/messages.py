@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kit.grammar.frames import (
-    Frame,
+from routecodex.protocols.grammar.frames import (
+    GrammarViolation,
+    ServedFrame,
     need,
     need_count,
     need_error,
@@ -68,31 +69,39 @@ class _Stream:
         self.usage: dict[str, Any] | None = None
         self.stopped = False
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: ServedFrame) -> None:
         event = frame.json
         kind = need_text(event, "type", at=frame)
-        assert frame.event == kind, f"{frame}: the event line is {frame.event!r}, the type {kind!r}"
+        if frame.event != kind:
+            raise GrammarViolation(f"{frame}: the event line is {frame.event!r}, the type {kind!r}")
         step = _STEPS.get(kind)
-        assert step is not None, f"{frame}: unknown event type {kind!r}"
-        assert self.started or kind == "message_start", f"{frame}: comes before message_start"
-        assert not self.stopped, f"{frame}: comes after message_stop"
-        if self.stop_reason is not None:
-            assert kind in ("message_stop", "message_delta"), f"{frame}: comes after message_delta"
+        if step is None:
+            raise GrammarViolation(f"{frame}: unknown event type {kind!r}")
+        if not self.started and kind != "message_start":
+            raise GrammarViolation(f"{frame}: comes before message_start")
+        if self.stopped:
+            raise GrammarViolation(f"{frame}: comes after message_stop")
+        if self.stop_reason is not None and kind not in ("message_stop", "message_delta"):
+            raise GrammarViolation(f"{frame}: comes after message_delta")
         step(self, event, frame)
 
-    def start(self, event: dict[str, Any], at: Frame) -> None:
-        assert not self.started, f"{at}: message_start a second time"
+    def start(self, event: dict[str, Any], at: ServedFrame) -> None:
+        if self.started:
+            raise GrammarViolation(f"{at}: message_start a second time")
         message = need(event, "message", dict, at=at)
         check_head(message, at=at)
-        assert need(message, "content", list, at=at) == [], f"{at}: message_start has content"
+        if need(message, "content", list, at=at) != []:
+            raise GrammarViolation(f"{at}: message_start has content")
         for key in ("stop_reason", "stop_sequence"):
             need(message, key, type(None), at=at)
         self.started = True
 
-    def block_start(self, event: dict[str, Any], at: Frame) -> None:
-        assert self.open is None, f"{at}: block {self.blocks - 1} is still open"
+    def block_start(self, event: dict[str, Any], at: ServedFrame) -> None:
+        if self.open is not None:
+            raise GrammarViolation(f"{at}: block {self.blocks - 1} is still open")
         index = need(event, "index", int, at=at)
-        assert index == self.blocks, f"{at}: block index {index} after {self.blocks} blocks"
+        if index != self.blocks:
+            raise GrammarViolation(f"{at}: block index {index} after {self.blocks} blocks")
         block = need(event, "content_block", dict, at=at)
         kind = need_text(block, "type", at=at)
         for key in _FIELDS.get(kind, ()):
@@ -100,55 +109,65 @@ class _Stream:
         if kind in ("tool_use", "server_tool_use"):
             need_text(block, "id", at=at)
             need_text(block, "name", at=at)
-            assert need(block, "input", dict, at=at) == {}, f"{at}: tool input belongs into deltas"
+            if need(block, "input", dict, at=at) != {}:
+                raise GrammarViolation(f"{at}: tool input belongs into deltas")
         self.open, self.json = block, ""
         self.blocks += 1
 
-    def block_delta(self, event: dict[str, Any], at: Frame) -> None:
+    def block_delta(self, event: dict[str, Any], at: ServedFrame) -> None:
         block = self._opened(event, at)
         delta = need(event, "delta", dict, at=at)
         kind = need_text(delta, "type", at=at)
         if kind == "citations_delta":
-            assert block["type"] == "text", f"{at}: a citation for a block of type {block['type']!r}"
+            if block["type"] != "text":
+                raise GrammarViolation(f"{at}: a citation for a block of type {block['type']!r}")
             need(delta, "citation", dict, at=at)
             return
         allowed = _DELTAS.get(block["type"])
         if allowed is None:
             return
-        assert kind in allowed, f"{at}: a {kind} for a block of type {block['type']!r}"
+        if kind not in allowed:
+            raise GrammarViolation(f"{at}: a {kind} for a block of type {block['type']!r}")
         text = need(delta, allowed[kind], str, at=at)
         if kind == "input_json_delta":
             self.json += text
 
-    def block_stop(self, event: dict[str, Any], at: Frame) -> None:
+    def block_stop(self, event: dict[str, Any], at: ServedFrame) -> None:
         block = self._opened(event, at)
         if block["type"] == "tool_use":
-            assert block["id"] not in {name for name, _ in self.calls}, f"{at}: tool id {block['id']!r} twice"
+            if block["id"] in {name for name, _ in self.calls}:
+                raise GrammarViolation(f"{at}: tool id {block['id']!r} twice")
             self.calls.append((block["id"], self.json))
         self.open = None
 
-    def _opened(self, event: dict[str, Any], at: Frame) -> dict[str, Any]:
+    def _opened(self, event: dict[str, Any], at: ServedFrame) -> dict[str, Any]:
         index = need(event, "index", int, at=at)
-        assert self.open is not None, f"{at}: no block is open"
-        assert index == self.blocks - 1, f"{at}: block {index} is not the open one, {self.blocks - 1}"
+        if self.open is None:
+            raise GrammarViolation(f"{at}: no block is open")
+        if index != self.blocks - 1:
+            raise GrammarViolation(f"{at}: block {index} is not the open one, {self.blocks - 1}")
         return self.open
 
-    def delta(self, event: dict[str, Any], at: Frame) -> None:
-        assert self.open is None, f"{at}: message_delta while block {self.blocks - 1} is open"
+    def delta(self, event: dict[str, Any], at: ServedFrame) -> None:
+        if self.open is not None:
+            raise GrammarViolation(f"{at}: message_delta while block {self.blocks - 1} is open")
         delta = need(event, "delta", dict, at=at)
         previous, self.stop_reason = self.stop_reason, need_one_of(delta, "stop_reason", STOP, at=at)
-        assert previous in (None, self.stop_reason), f"{at}: another stop_reason"
+        if previous not in (None, self.stop_reason):
+            raise GrammarViolation(f"{at}: another stop_reason")
         need(delta, "stop_sequence", (str, type(None)), at=at)
         previous_usage, self.usage = self.usage, need(event, "usage", dict, at=at)
-        assert previous_usage != self.usage, f"{at}: message_delta a second time"
+        if previous_usage == self.usage:
+            raise GrammarViolation(f"{at}: message_delta a second time")
         need_count(self.usage, "output_tokens", at=at)
         check_stop(self.stop_reason, [json for _, json in self.calls], at=at)
 
-    def stop(self, _event: dict[str, Any], at: Frame) -> None:
-        assert self.stop_reason is not None, f"{at}: message_stop without message_delta"
+    def stop(self, _event: dict[str, Any], at: ServedFrame) -> None:
+        if self.stop_reason is None:
+            raise GrammarViolation(f"{at}: message_stop without message_delta")
         self.stopped = True
 
-    def ping(self, _event: dict[str, Any], _at: Frame) -> None:
+    def ping(self, _event: dict[str, Any], _at: ServedFrame) -> None:
         """Accept a ping anywhere after message_start."""
 
 
@@ -177,11 +196,12 @@ def check_head(message: dict[str, Any], *, at: object) -> None:
 def check_stop(reason: str, calls: list[str], *, at: object) -> None:
     """Check that stop reason and tool calls agree and that complete calls have complete input."""
     if reason == "tool_use":
-        assert calls, f"{at}: stop_reason tool_use without any tool call"
+        if not calls:
+            raise GrammarViolation(f"{at}: stop_reason tool_use without any tool call")
         for text in calls:
             need_json_object(text, at=at)
-    elif calls:
-        assert reason == "max_tokens", f"{at}: stop_reason {reason!r} though there are tool calls"
+    elif calls and reason != "max_tokens":
+        raise GrammarViolation(f"{at}: stop_reason {reason!r} though there are tool calls")
 
 
 def check_messages(body: bytes, *, message_stop_after_calls: bool | None = None) -> None:
@@ -189,26 +209,32 @@ def check_messages(body: bytes, *, message_stop_after_calls: bool | None = None)
     stream = _Stream()
     for frame in read(body):
         stream.take(frame)
-    assert stream.started, "an empty stream"
-    assert stream.stop_reason is not None, "no message_delta with a stop_reason"
+    if not stream.started:
+        raise GrammarViolation("an empty stream")
+    if stream.stop_reason is None:
+        raise GrammarViolation("no message_delta with a stop_reason")
     if stream.stop_reason != "tool_use":
-        assert stream.stopped, f"a turn that ends with {stream.stop_reason!r} has no message_stop"
-    elif message_stop_after_calls is not None:
-        assert stream.stopped == message_stop_after_calls, f"tool turn: message_stop is {stream.stopped}"
+        if not stream.stopped:
+            raise GrammarViolation(f"a turn that ends with {stream.stop_reason!r} has no message_stop")
+    elif message_stop_after_calls is not None and stream.stopped != message_stop_after_calls:
+        raise GrammarViolation(f"tool turn: message_stop is {stream.stopped}")
 
 
 def check_broken_messages(body: bytes, *, aborted: bool = False) -> None:
     """Check a stream that broke off: events, then an error event (none if `aborted`), no message_delta."""
     frames = read(body)
     if not aborted:
-        assert frames, "an empty stream"
+        if not frames:
+            raise GrammarViolation("an empty stream")
         last = frames.pop()
-        assert last.event == "error", f"the last frame is not an error event: {last}"
+        if last.event != "error":
+            raise GrammarViolation(f"the last frame is not an error event: {last}")
         check_error_object(last.json, at=last)
     stream = _Stream()
     for frame in frames:
         stream.take(frame)
-    assert stream.stop_reason is None, "a broken stream has a stop_reason"
+    if stream.stop_reason is not None:
+        raise GrammarViolation("a broken stream has a stop_reason")
 
 
 def check_error_object(value: dict[str, Any], *, at: object) -> None:

@@ -6,17 +6,26 @@ from typing import Any
 
 import msgspec
 
-from tests.kit.grammar import gemini, messages, responses
-from tests.kit.grammar.chat import FINISH, check_usage
-from tests.kit.grammar.frames import need, need_error, need_json_object, need_one_of, need_text
+from routecodex.protocols.grammar import gemini, messages, responses
+from routecodex.protocols.grammar.chat import FINISH, check_usage
+from routecodex.protocols.grammar.frames import (
+    GrammarViolation,
+    need,
+    need_error,
+    need_json_object,
+    need_objects,
+    need_one_of,
+    need_text,
+)
 
 
 def _object(body: bytes, *, at: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as exc:
-        raise AssertionError(f"{at}: not JSON: {body[:160]!r}") from exc
-    assert isinstance(value, dict), f"{at}: not a JSON object: {body[:160]!r}"
+        raise GrammarViolation(f"{at}: not JSON: {body[:160]!r}") from exc
+    if not isinstance(value, dict):
+        raise GrammarViolation(f"{at}: not a JSON object: {body[:160]!r}")
     return value
 
 
@@ -25,10 +34,12 @@ def _chat(value: dict[str, Any], at: str) -> None:
     need_one_of(value, "object", frozenset({"chat.completion"}), at=at)
     need(value, "created", int, at=at)
     need_text(value, "model", at=at)
-    choices = need(value, "choices", list, at=at)
-    assert choices, f"{at}: no choices"
+    choices = need_objects(value, "choices", at=at)
+    if not choices:
+        raise GrammarViolation(f"{at}: no choices")
     for position, choice in enumerate(choices):
-        assert need(choice, "index", int, at=at) == position, f"{at}: choice {position} has another index"
+        if need(choice, "index", int, at=at) != position:
+            raise GrammarViolation(f"{at}: choice {position} has another index")
         _chat_choice(choice, at)
     check_usage(need(value, "usage", dict, at=at), at=at)
 
@@ -38,13 +49,15 @@ def _chat_choice(choice: dict[str, Any], at: str) -> None:
     message = need(choice, "message", dict, at=at)
     need_one_of(message, "role", frozenset({"assistant"}), at=at)
     need(message, "content", (str, type(None)), at=at)
-    calls = message.get("tool_calls") or []
+    calls = need_objects(message, "tool_calls", at=at) if message.get("tool_calls") else []
     ids = [need_text(call, "id", at=at) for call in calls]
-    assert len(ids) == len(set(ids)), f"{at}: tool call ids used twice: {ids}"
+    if len(ids) != len(set(ids)):
+        raise GrammarViolation(f"{at}: tool call ids used twice: {ids}")
     if reason == "tool_calls":
-        assert calls, f"{at}: finish_reason tool_calls without any tool call"
-    elif calls:
-        assert reason == "length", f"{at}: finish_reason {reason!r} though there are tool calls"
+        if not calls:
+            raise GrammarViolation(f"{at}: finish_reason tool_calls without any tool call")
+    elif calls and reason != "length":
+        raise GrammarViolation(f"{at}: finish_reason {reason!r} though there are tool calls")
     for call in calls:
         _chat_call(call, whole=reason == "tool_calls", at=at)
 
@@ -65,12 +78,13 @@ def _messages(value: dict[str, Any], at: str) -> None:
     messages.check_head(value, at=at)
     reason = need_one_of(value, "stop_reason", messages.STOP, at=at)
     need(value, "stop_sequence", (str, type(None)), at=at)
-    blocks = need(value, "content", list, at=at)
+    blocks = need_objects(value, "content", at=at)
     for block in blocks:
         _block(block, at)
     calls = [block for block in blocks if block["type"] == "tool_use"]
     ids = [block["id"] for block in calls]
-    assert len(ids) == len(set(ids)), f"{at}: tool ids used twice: {ids}"
+    if len(ids) != len(set(ids)):
+        raise GrammarViolation(f"{at}: tool ids used twice: {ids}")
     messages.check_stop(reason, ["" for _ in calls], at=at)
 
 
@@ -120,7 +134,8 @@ def _messages_error(value: dict[str, Any], _status: int, *, at: str) -> None:
 
 def _gemini_error(value: dict[str, Any], status: int, *, at: str) -> None:
     code = gemini.check_error_object(value, at=at)
-    assert code == status, f"{at}: the envelope's code {code} is not the status {status}"
+    if code != status:
+        raise GrammarViolation(f"{at}: the envelope's code {code} is not the status {status}")
 
 
 _ERRORS = {
@@ -134,7 +149,8 @@ _ERRORS = {
 def check_error(protocol: str, status: int, body: bytes) -> None:
     """Check an error in the protocol's envelope; the gateway adds `code` and `details` at the top level."""
     at = f"the {protocol} error {status}"
-    assert 400 <= status <= 599, f"{at}: not an error status"
+    if not 400 <= status <= 599:
+        raise GrammarViolation(f"{at}: not an error status")
     value = _object(body, at=at)
     _ERRORS[protocol](value, status, at=at)
     if "code" in value:

@@ -6,7 +6,7 @@ check_stream, check_broken                                   the same, by protoc
 check_json                                                   a whole answer that was not streamed
 check_error                                                  an error envelope
 
-Each raises AssertionError with the frame and the rule that was broken.
+Each raises GrammarViolation with the frame and the rule that was broken.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.kit.grammar.bodies import check_error, check_json
-from tests.kit.grammar.chat import check_broken_chat, check_chat
-from tests.kit.grammar.gemini import check_broken_gemini, check_gemini
-from tests.kit.grammar.messages import check_broken_messages, check_messages
-from tests.kit.grammar.responses import check_broken_responses, check_responses
+from routecodex.protocols.grammar.bodies import check_error, check_json
+from routecodex.protocols.grammar.chat import check_broken_chat, check_chat
+from routecodex.protocols.grammar.frames import GrammarViolation
+from routecodex.protocols.grammar.gemini import check_broken_gemini, check_gemini
+from routecodex.protocols.grammar.messages import check_broken_messages, check_messages
+from routecodex.protocols.grammar.responses import check_broken_responses, check_responses
 
 __all__ = [
+    "GrammarViolation",
     "check_broken",
     "check_broken_chat",
     "check_broken_gemini",

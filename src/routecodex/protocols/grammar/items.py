@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.kit.grammar.frames import Frame, need, need_json_object, need_one_of, need_text
+from routecodex.protocols.grammar.frames import (
+    GrammarViolation,
+    ServedFrame,
+    need,
+    need_json_object,
+    need_objects,
+    need_one_of,
+    need_text,
+)
 
 TEXTS = {
     "response.output_text": ("content_index", "output_text", "text"),
@@ -34,10 +42,10 @@ class _Part:
     done: dict[str, Any] | None = None
 
 
-class Item:
+class ServedItem:
     """One output item while its events arrive."""
 
-    def __init__(self, item: dict[str, Any], index: int, *, at: Frame) -> None:
+    def __init__(self, item: dict[str, Any], index: int, *, at: ServedFrame) -> None:
         self.id = need_text(item, "id", at=at)
         self.type = need_text(item, "type", at=at)
         self.index = index
@@ -47,15 +55,17 @@ class Item:
         self.done: dict[str, Any] | None = None
         self._check_empty(item, at)
 
-    def _check_empty(self, item: dict[str, Any], at: Frame) -> None:
+    def _check_empty(self, item: dict[str, Any], at: ServedFrame) -> None:
         for key in ("content", "summary", "arguments", "input"):
-            assert not item.get(key), f"{at}: {key!r} of an added item is not empty"
+            if item.get(key):
+                raise GrammarViolation(f"{at}: {key!r} of an added item is not empty")
         if self.type in ("function_call", "custom_tool_call"):
             need_text(item, "call_id", at=at)
             need_text(item, "name", at=at)
 
-    def take(self, event: dict[str, Any], at: Frame) -> None:
-        assert self.done is None, f"{at}: item {self.id} is already done"
+    def take(self, event: dict[str, Any], at: ServedFrame) -> None:
+        if self.done is not None:
+            raise GrammarViolation(f"{at}: item {self.id} is already done")
         stem, _, tail = str(event["type"]).rpartition(".")
         if stem in PARTS:
             self._part(event, PARTS[stem], tail=tail, at=at)
@@ -66,82 +76,104 @@ class Item:
         elif stem == "response.output_text.annotation":
             self._annotation(event, at)
         else:
-            assert stem == f"response.{self.type}", f"{at}: not an event of an item of type {self.type!r}"
+            if stem != f"response.{self.type}":
+                raise GrammarViolation(f"{at}: not an event of an item of type {self.type!r}")
 
-    def _part(self, event: dict[str, Any], index_name: str, *, tail: str, at: Frame) -> None:
+    def _part(self, event: dict[str, Any], index_name: str, *, tail: str, at: ServedFrame) -> None:
         index = need(event, index_name, int, at=at)
         part = need(event, "part", dict, at=at)
         kind = need_text(part, "type", at=at)
         parts = self.parts[index_name]
         if tail == "added":
-            assert index == len(parts), f"{at}: {index_name} {index} after {len(parts)} parts"
-            assert not part.get(_FIELD_OF.get(kind, "")), f"{at}: an added part is not empty"
+            if index != len(parts):
+                raise GrammarViolation(f"{at}: {index_name} {index} after {len(parts)} parts")
+            if part.get(_FIELD_OF.get(kind, "")):
+                raise GrammarViolation(f"{at}: an added part is not empty")
             check_part(part, at=at)
             parts.append(_Part(kind))
             return
         known = self._open(index_name, index, kind=kind, at=at)
         name = _FIELD_OF.get(kind)
         if name is not None:
-            assert known.text_done, f"{at}: the part is done before its text is"
-            assert need(part, name, str, at=at) == known.text, f"{at}: the part's text is not its deltas'"
+            if not known.text_done:
+                raise GrammarViolation(f"{at}: the part is done before its text is")
+            if need(part, name, str, at=at) != known.text:
+                raise GrammarViolation(f"{at}: the part's text is not its deltas'")
             listed = part.get("annotations") or []
-            assert listed == known.annotations, f"{at}: annotations differ from those added"
+            if listed != known.annotations:
+                raise GrammarViolation(f"{at}: annotations differ from those added")
         check_part(part, at=at)
         known.done = part
 
-    def _text(self, event: dict[str, Any], stem: str, *, tail: str, at: Frame) -> None:
+    def _text(self, event: dict[str, Any], stem: str, *, tail: str, at: ServedFrame) -> None:
         index_name, kind, name = TEXTS[stem]
         part = self._open(index_name, need(event, index_name, int, at=at), kind=kind, at=at)
-        assert not part.text_done, f"{at}: the text is already done"
+        if part.text_done:
+            raise GrammarViolation(f"{at}: the text is already done")
         if kind == "output_text":
             need(event, "logprobs", list, at=at)
         if tail == "delta":
             part.text += need(event, "delta", str, at=at)
             return
         text = need(event, name, str, at=at)
-        assert text == part.text, f"{at}: {text!r} is not the text of the deltas, {part.text!r}"
+        if text != part.text:
+            raise GrammarViolation(f"{at}: {text!r} is not the text of the deltas, {part.text!r}")
         part.text_done = True
 
-    def _annotation(self, event: dict[str, Any], at: Frame) -> None:
+    def _annotation(self, event: dict[str, Any], at: ServedFrame) -> None:
         index = need(event, "content_index", int, at=at)
         part = self._open("content_index", index, kind="output_text", at=at)
         number = need(event, "annotation_index", int, at=at)
-        assert number == len(part.annotations), f"{at}: annotation_index {number} is out of order"
+        if number != len(part.annotations):
+            raise GrammarViolation(f"{at}: annotation_index {number} is out of order")
         part.annotations.append(need(event, "annotation", dict, at=at))
 
-    def _open(self, index_name: str, index: int, *, kind: str, at: Frame) -> _Part:
+    def _open(self, index_name: str, index: int, *, kind: str, at: ServedFrame) -> _Part:
         parts = self.parts[index_name]
-        assert 0 <= index < len(parts), f"{at}: part {index} was not added"
+        if not 0 <= index < len(parts):
+            raise GrammarViolation(f"{at}: part {index} was not added")
         part = parts[index]
-        assert part.done is None, f"{at}: part {index} is already done"
-        assert part.type == kind, f"{at}: part {index} is of type {part.type!r}, not {kind!r}"
+        if part.done is not None:
+            raise GrammarViolation(f"{at}: part {index} is already done")
+        if part.type != kind:
+            raise GrammarViolation(f"{at}: part {index} is of type {part.type!r}, not {kind!r}")
         return part
 
-    def _call(self, event: dict[str, Any], stem: str, *, tail: str, at: Frame) -> None:
+    def _call(self, event: dict[str, Any], stem: str, *, tail: str, at: ServedFrame) -> None:
         kind, name = CALLS[stem]
-        assert self.type == kind, f"{at}: not for an item of type {self.type!r}"
-        assert not self.arguments_done, f"{at}: the {name} are already done"
+        if self.type != kind:
+            raise GrammarViolation(f"{at}: not for an item of type {self.type!r}")
+        if self.arguments_done:
+            raise GrammarViolation(f"{at}: the {name} are already done")
         if tail == "delta":
             self.arguments += need(event, "delta", str, at=at)
             return
         text = need(event, name, str, at=at)
-        assert text == self.arguments, f"{at}: {text!r} is not the text of the deltas, {self.arguments!r}"
+        if text != self.arguments:
+            raise GrammarViolation(f"{at}: {text!r} is not the text of the deltas, {self.arguments!r}")
         self.arguments_done = True
 
-    def finish(self, item: dict[str, Any], at: Frame) -> None:
-        assert self.done is None, f"{at}: item {self.id} is done a second time"
-        assert item.get("id") == self.id, f"{at}: the item's id changed from {self.id!r}"
-        assert item.get("type") == self.type, f"{at}: the item's type changed from {self.type!r}"
+    def finish(self, item: dict[str, Any], at: ServedFrame) -> None:
+        if self.done is not None:
+            raise GrammarViolation(f"{at}: item {self.id} is done a second time")
+        if item.get("id") != self.id:
+            raise GrammarViolation(f"{at}: the item's id changed from {self.id!r}")
+        if item.get("type") != self.type:
+            raise GrammarViolation(f"{at}: the item's type changed from {self.type!r}")
         for index_name, parts in self.parts.items():
             dones = [part.done for part in parts]
-            assert None not in dones, f"{at}: a part of the item is not done"
+            if None in dones:
+                raise GrammarViolation(f"{at}: a part of the item is not done")
             if parts:
                 listed = need(item, _LIST_OF[index_name], list, at=at)
-                assert listed == dones, f"{at}: {listed} are not the parts that were done, {dones}"
+                if listed != dones:
+                    raise GrammarViolation(f"{at}: {listed} are not the parts that were done, {dones}")
         for kind, name in CALLS.values():
             if self.type == kind:
-                assert self.arguments_done, f"{at}: the {name} were never done"
-                assert item.get(name) == self.arguments, f"{at}: {name} differ from the deltas"
+                if not self.arguments_done:
+                    raise GrammarViolation(f"{at}: the {name} were never done")
+                if item.get(name) != self.arguments:
+                    raise GrammarViolation(f"{at}: {name} differ from the deltas")
         check_item(item, at=at)
         self.done = item
 
@@ -158,12 +190,12 @@ def check_part(part: dict[str, Any], *, at: object) -> None:
 def _check_message(item: dict[str, Any], *, at: object) -> None:
     need_one_of(item, "role", frozenset({"assistant"}), at=at)
     need_one_of(item, "status", _STATUS, at=at)
-    for part in need(item, "content", list, at=at):
+    for part in need_objects(item, "content", at=at):
         check_part(part, at=at)
 
 
 def _check_reasoning(item: dict[str, Any], *, at: object) -> None:
-    for part in need(item, "summary", list, at=at):
+    for part in need_objects(item, "summary", at=at):
         check_part(part, at=at)
 
 
@@ -200,5 +232,6 @@ def check_item(item: dict[str, Any], *, at: object) -> None:
 def check_unique(items: list[dict[str, Any]], *, at: object) -> None:
     """Check that ids and call ids are unique."""
     for key in ("id", "call_id"):
-        values = [item[key] for item in items if key in item]
-        assert len(values) == len(set(values)), f"{at}: {key} used twice: {values}"
+        values = [need(item, key, str, at=at) for item in items if key in item]
+        if len(values) != len(set(values)):
+            raise GrammarViolation(f"{at}: {key} used twice: {values}")

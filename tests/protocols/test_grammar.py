@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+from routecodex.protocols.grammar import (
+    GrammarViolation,
+    check_broken,
+    check_error,
+    check_json,
+    check_messages,
+    check_stream,
+)
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call, Counts
-from tests.kit.grammar import check_broken, check_error, check_json, check_messages, check_stream
 from tests.kit.steps import Json, Sse
 
 ANSWERS: dict[str, Callable[[str, bool], Json | Sse]] = {
@@ -67,7 +76,7 @@ def test_error_envelopes_are_well_formed(protocol: str, status: int) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_error_envelope_of_another_protocol_is_rejected(protocol: str) -> None:
     other = "gemini" if protocol != "gemini" else "messages"
-    with pytest.raises(AssertionError):
+    with pytest.raises(GrammarViolation):
         check_error(protocol, 400, answers.error(other, 400, "no").data)
 
 
@@ -75,7 +84,7 @@ def test_usage_is_there_exactly_when_requested() -> None:
     for requested in (True, False):
         body = answers.text("chat", "Hello", True, include_usage=requested).data
         check_stream("chat", body, include_usage=requested)
-        with pytest.raises(AssertionError, match="usage chunk"):
+        with pytest.raises(GrammarViolation, match="usage chunk"):
             check_stream("chat", body, include_usage=not requested)
 
 
@@ -86,15 +95,15 @@ def test_a_tool_turn_ends_with_or_without_message_stop_as_required() -> None:
     check_messages(without_stop)
     check_messages(whole, message_stop_after_calls=True)
     check_messages(without_stop, message_stop_after_calls=False)
-    with pytest.raises(AssertionError, match="tool turn"):
+    with pytest.raises(GrammarViolation, match="tool turn"):
         check_messages(whole, message_stop_after_calls=False)
-    with pytest.raises(AssertionError, match="tool turn"):
+    with pytest.raises(GrammarViolation, match="tool turn"):
         check_messages(without_stop, message_stop_after_calls=True)
 
 
 def test_other_turns_always_have_a_message_stop() -> None:
     frames = answers.text("messages", "Hello", True).data.split(b"\n\n")
-    with pytest.raises(AssertionError, match="no message_stop"):
+    with pytest.raises(GrammarViolation, match="no message_stop"):
         check_messages(b"\n\n".join(frames[:-2]) + b"\n\n", message_stop_after_calls=False)
 
 
@@ -123,9 +132,9 @@ def test_a_broken_stream_may_stop_anywhere_but_ends_with_an_error(protocol: str)
             break
         check_broken(protocol, head + broken_tail(protocol, frames[:cut]))
         check_broken(protocol, head, aborted=True)
-        with pytest.raises(AssertionError):
+        with pytest.raises(GrammarViolation):
             check(protocol, head)
-        with pytest.raises(AssertionError):
+        with pytest.raises(GrammarViolation):
             check(protocol, head + broken_tail(protocol, frames[:cut]))
 
 
@@ -133,11 +142,11 @@ def test_a_broken_stream_may_stop_anywhere_but_ends_with_an_error(protocol: str)
 def test_a_complete_stream_is_not_broken(protocol: str) -> None:
     frames = frames_of(answers.text(protocol, "Hello", True))
     body = b"".join(frames)
-    with pytest.raises(AssertionError):
+    with pytest.raises(GrammarViolation):
         check_broken(protocol, body)
-    with pytest.raises(AssertionError):
+    with pytest.raises(GrammarViolation):
         check_broken(protocol, body, aborted=True)
-    with pytest.raises(AssertionError):
+    with pytest.raises(GrammarViolation):
         check_broken(protocol, body + broken_tail(protocol, frames))
 
 
@@ -146,11 +155,11 @@ def test_comments_are_allowed_between_frames_except_on_gemini() -> None:
         first, *rest = frames_of(answers.text(protocol, "Hello", True))
         body = b": keep-alive\n\n" + first + b": keep-alive\n\n" + b"".join(rest)
         if protocol == "gemini":
-            with pytest.raises(AssertionError, match="comment"):
+            with pytest.raises(GrammarViolation, match="comment"):
                 check(protocol, body)
             continue
         check(protocol, body)
-        with pytest.raises(AssertionError, match="after the last"):
+        with pytest.raises(GrammarViolation, match="after the last"):
             check(protocol, body + b": keep-alive\n\n")
 
 
@@ -163,7 +172,7 @@ def test_no_frame_can_be_left_out_or_sent_twice(protocol: str, name: str) -> Non
         if any(mark in frame for mark in unchecked):
             continue
         for body in (frames[:number] + frames[number + 1 :], frames[: number + 1] + frames[number:]):
-            with pytest.raises(AssertionError):
+            with pytest.raises(GrammarViolation):
                 check(protocol, b"".join(body))
 
 
@@ -213,13 +222,13 @@ CHANGES: list[tuple[str, str, str, str]] = [
 def test_a_small_change_is_rejected(protocol: str, name: str, old: str, new: str) -> None:
     body = ANSWERS[name](protocol, True).data
     assert old.encode() in body, f"{old!r} is not in the stream"
-    with pytest.raises(AssertionError):
+    with pytest.raises(GrammarViolation):
         check(protocol, body.replace(old.encode(), new.encode(), 1))
 
 
 def test_only_chat_has_a_done_frame() -> None:
     for protocol in ("messages", "responses", "gemini"):
-        with pytest.raises(AssertionError):
+        with pytest.raises(GrammarViolation):
             check(protocol, answers.text(protocol, "Hello", True).data + b"data: [DONE]\n\n")
 
 
@@ -234,7 +243,7 @@ def half_frames(body: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_bytes_that_are_not_frames_are_rejected(protocol: str) -> None:
     for body in half_frames(answers.text(protocol, "Hello", True).data):
-        with pytest.raises(AssertionError):
+        with pytest.raises(GrammarViolation):
             check(protocol, body)
 
 
@@ -254,5 +263,52 @@ WHOLE_CHANGES = [
 def test_a_small_change_of_a_whole_answer_is_noticed(protocol: str, name: str, old: str, new: str) -> None:
     body = ANSWERS[name](protocol, False).data
     assert old.encode() in body, f"{old!r} is not in the answer"
-    with pytest.raises(AssertionError):
+    with pytest.raises(GrammarViolation):
         check_json(protocol, body.replace(old.encode(), new.encode(), 1))
+
+
+_OTHER_VALUES: tuple[Any, ...] = (None, 7, "x", True, [], [7], {}, {"x": 7}, [[]])
+
+
+def _replaced(value: Any, random: Random) -> Any:
+    """Return the value with one value somewhere in it replaced by one of another type."""
+    if isinstance(value, dict) and value and random.random() < 0.8:
+        key = random.choice(sorted(value))
+        return {**value, key: _replaced(value[key], random)}
+    if isinstance(value, list) and value and random.random() < 0.8:
+        at = random.randrange(len(value))
+        return [*value[:at], _replaced(value[at], random), *value[at + 1 :]]
+    return random.choice(_OTHER_VALUES)
+
+
+def _check_raises_nothing_else(check: Callable[[], None]) -> bool:
+    """Return whether the check found a violation; any other error fails the test."""
+    try:
+        check()
+    except GrammarViolation:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_whatever_a_provider_sends_the_check_raises_nothing_but_a_violation(protocol: str) -> None:
+    random = Random(5)  # the same cases in every run
+    found = 0
+    for make in ANSWERS.values():
+        frames = frames_of(make(protocol, True))
+        whole = msgspec.json.decode(make(protocol, False).data)
+        for _ in range(60):
+            body = msgspec.json.encode(_replaced(whole, random))
+            found += _check_raises_nothing_else(partial(check_json, protocol, body))
+            at = random.randrange(len(frames))
+            head, mark, data = frames[at].rpartition(b"data: ")
+            if data.startswith(b"{"):
+                changed = msgspec.json.encode(_replaced(msgspec.json.decode(data), random))
+                stream = b"".join([*frames[:at], head + mark + changed + b"\n\n", *frames[at + 1 :]])
+                found += _check_raises_nothing_else(partial(check, protocol, stream))
+    assert found > 100
+
+
+def test_bytes_that_are_not_utf_8_are_a_violation() -> None:
+    with pytest.raises(GrammarViolation, match="not UTF-8 at byte 6"):
+        check_stream("gemini", b"data: \xff\n\n")

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kit.grammar.frames import Frame, need, need_count, need_error, need_one_of, need_text, read
+from routecodex.protocols.grammar.frames import (
+    GrammarViolation,
+    ServedFrame,
+    need,
+    need_count,
+    need_error,
+    need_objects,
+    need_one_of,
+    need_text,
+    read,
+)
 
 FINISH = frozenset(
     {
@@ -77,31 +87,36 @@ class _Stream:
         self.blocked = False
 
     def take(self, chunk: dict[str, Any], *, at: object) -> None:
-        assert "error" not in chunk, f"{at}: an error in a stream that should be complete"
+        if "error" in chunk:
+            raise GrammarViolation(f"{at}: an error in a stream that should be complete")
         for name in _SNAKE_CASE:
-            assert name not in chunk, f"{at}: {name!r} is not camelCase"
+            if name in chunk:
+                raise GrammarViolation(f"{at}: {name!r} is not camelCase")
         head = (need_text(chunk, "responseId", at=at), need_text(chunk, "modelVersion", at=at))
-        assert self.head in (None, head), f"{at}: responseId, modelVersion {head} are not {self.head}"
+        if self.head not in (None, head):
+            raise GrammarViolation(f"{at}: responseId, modelVersion {head} are not {self.head}")
         self.head = head
-        self.blocked = self.blocked or bool((chunk.get("promptFeedback") or {}).get("blockReason"))
+        self.blocked = self.blocked or _is_blocked(chunk, at=at)
         if "candidates" in chunk:
-            for candidate in need(chunk, "candidates", list, at=at):
+            for candidate in need_objects(chunk, "candidates", at=at):
                 self._candidate(candidate, at=at)
 
     def _candidate(self, candidate: dict[str, Any], *, at: object) -> None:
         index = need(candidate, "index", int, at=at) if "index" in candidate else 0
-        assert self.finish.get(index) is None, f"{at}: candidate {index} goes on after its finishReason"
+        if self.finish.get(index) is not None:
+            raise GrammarViolation(f"{at}: candidate {index} goes on after its finishReason")
         self.finish[index] = None
         if "content" in candidate:
             content = need(candidate, "content", dict, at=at)
             need_one_of(content, "role", frozenset({"model"}), at=at)
-            for part in need(content, "parts", list, at=at) if "parts" in content else ():
+            for part in need_objects(content, "parts", at=at) if "parts" in content else ():
                 self._part(part, at=at)
         if "finishReason" in candidate:
             self.finish[index] = need_one_of(candidate, "finishReason", FINISH, at=at)
 
     def _part(self, part: dict[str, Any], *, at: object) -> None:
-        assert any(key in part for key in _PARTS), f"{at}: a part of unknown kind: {sorted(part)}"
+        if not any(key in part for key in _PARTS):
+            raise GrammarViolation(f"{at}: a part of unknown kind: {sorted(part)}")
         if "text" in part:
             need(part, "text", str, at=at)
         if "thought" in part:
@@ -114,13 +129,21 @@ class _Stream:
             need(call, "args", dict, at=at)
         if "id" in call:
             name = need_text(call, "id", at=at)
-            assert name not in self.call_ids, f"{at}: call id {name!r} used twice"
+            if name in self.call_ids:
+                raise GrammarViolation(f"{at}: call id {name!r} used twice")
             self.call_ids.add(name)
 
     def complete(self) -> None:
-        assert self.finish or self.blocked, "no candidate in any frame"
+        if not self.finish and not self.blocked:
+            raise GrammarViolation("no candidate in any frame")
         for index, reason in self.finish.items():
-            assert reason is not None, f"candidate {index} has no finishReason"
+            if reason is None:
+                raise GrammarViolation(f"candidate {index} has no finishReason")
+
+
+def _is_blocked(chunk: dict[str, Any], *, at: object) -> bool:
+    feedback = need(chunk, "promptFeedback", dict, at=at) if chunk.get("promptFeedback") else {}
+    return bool(feedback.get("blockReason"))
 
 
 def check_whole(value: dict[str, Any], *, at: object) -> None:
@@ -138,21 +161,25 @@ def check_usage(value: dict[str, Any], *, at: object) -> None:
     total = need_count(usage, "promptTokenCount", at=at)
     total += sum(need_count(usage, key, at=at) for key in parts if key in usage)
     reported = need_count(usage, "totalTokenCount", at=at)
-    assert reported == total, f"{at}: totalTokenCount {reported} is not the sum {total}"
+    if reported != total:
+        raise GrammarViolation(f"{at}: totalTokenCount {reported} is not the sum {total}")
 
 
-def _frames(body: bytes) -> list[Frame]:
+def _frames(body: bytes) -> list[ServedFrame]:
     frames = read(body, comments=False)
     for frame in frames:
-        assert not frame.event, f"{frame}: gemini has no event lines"
-        assert frame.data != "[DONE]", f"{frame}: gemini has no [DONE]"
+        if frame.event:
+            raise GrammarViolation(f"{frame}: gemini has no event lines")
+        if frame.data == "[DONE]":
+            raise GrammarViolation(f"{frame}: gemini has no [DONE]")
     return frames
 
 
 def check_gemini(body: bytes) -> None:
     """Check a complete stream."""
     frames = _frames(body)
-    assert frames, "an empty stream"
+    if not frames:
+        raise GrammarViolation("an empty stream")
     stream = _Stream()
     for frame in frames:
         stream.take(frame.json, at=frame)
@@ -162,22 +189,26 @@ def check_gemini(body: bytes) -> None:
     if with_candidates:
         last = with_candidates[-1]
         ends = any("finishReason" in candidate for candidate in last.json["candidates"])
-        assert ends, f"{last}: the last frame with candidates has no finishReason"
+        if not ends:
+            raise GrammarViolation(f"{last}: the last frame with candidates has no finishReason")
 
 
 def check_broken_gemini(body: bytes, *, aborted: bool = False) -> None:
     """Check a stream that broke off: frames, then an error frame (none if `aborted`), no finishReason."""
     frames = _frames(body)
     if not aborted:
-        assert frames, "an empty stream"
+        if not frames:
+            raise GrammarViolation("an empty stream")
         last = frames.pop()
         # The Google genai SDK recognises an error frame by its first key.
-        assert last.data.startswith('{"error":'), f"the last frame is not an error: {last}"
+        if not last.data.startswith('{"error":'):
+            raise GrammarViolation(f"the last frame is not an error: {last}")
         check_error_object(last.json, at=last)
     stream = _Stream()
     for frame in frames:
         stream.take(frame.json, at=frame)
-    assert not any(stream.finish.values()), f"a broken stream has a finishReason: {stream.finish}"
+    if any(stream.finish.values()):
+        raise GrammarViolation(f"a broken stream has a finishReason: {stream.finish}")
 
 
 def check_error_object(value: dict[str, Any], *, at: object) -> int:
