@@ -42,6 +42,10 @@ class ForeignReply(BadReply):
     """The reply does not belong to the query."""
 
 
+class LargeOffset(BadReply):
+    """The reply differs from the local clock by more than a day."""
+
+
 class Sample(Struct, frozen=True):
     """One measurement: the offset of the server's clock to the local clock, and the round-trip delay."""
 
@@ -69,7 +73,7 @@ def decode_reply(packet: bytes, *, cookie: bytes, server: str, sent_ms: float, e
     if _apart_ms(sent, received) < 0 or delay_ms < -1:
         raise BadReply("the reply was sent before the query")
     if abs(offset_ms) > MAX_OFFSET_MS:
-        raise BadReply(f"an offset of {offset_ms / 1000:.0f} s is more than a day")
+        raise LargeOffset(f"an offset of {offset_ms / 1000:.0f} s is more than a day")
     return Sample(server, offset_ms, max(0.0, delay_ms))
 
 
