@@ -34,7 +34,8 @@ ARROWS: dict[str, frozenset[str]] = {
         "server_tools": "canon wire turns stores",
         "gateway": "canon wire protocols providers routing stores accounting config turns server_tools",
         "server": "canon wire protocols routing stores accounting config gateway",
-        "cli": "canon wire protocols providers routing stores accounting config gateway server turns",
+        "cli": "canon wire protocols providers routing stores accounting config gateway server server_tools "
+        "turns",
         "root": "cli",
     }.items()
 }

@@ -14,6 +14,7 @@ chat          chat: a conversation in the terminal (chat_session, chat_commands,
 markdown      Markdown on a terminal while it streams (markdown_inline, markdown_table, word_wrap)
 config        config: checks a configuration
 prices        prices: shows, imports and checks the prices of models
+doctor        doctor: checks the set-up, and agents against every target (checks/)
 completion    completion: shell completion
 servers       selects the servers of a command; admin_client: calls their admin API
 views         server state as tables; tables: layout and colours
@@ -45,6 +46,7 @@ COMMANDS = {
     "chat": "chat",
     "config": "config",
     "prices": "prices",
+    "doctor": "doctor",
     "demo": "serve",
     "completion": "completion",
 }
