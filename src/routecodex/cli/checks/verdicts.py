@@ -210,7 +210,7 @@ def _error_fix(error: ServedError, target: TargetFacts) -> tuple[str, bool]:
         ),
         "rate_limit_exceeded": (f"wait, or add a second key under {table}", True),
         "upstream_timeout": (
-            f"raise timeout.first_byte_ms under {table}, or check the provider's status",
+            f"raise timeout.first_byte_ms and idle_ms under {table}, or check the provider's status",
             True,
         ),
         "overloaded": ("try again later, or add another target to the route", True),
@@ -241,4 +241,5 @@ def _rejection_fix(error: ServedError, target: TargetFacts) -> str:
             f"this model or server does not accept tools, which the agent needs: take another model, or set "
             f"tools = false under {target.table} so that routes pass it over"
         )
-    return f"name the rejected field in dialect.unsupported under {table}, or try another protocol of the provider"
+    unsupported = f"name the rejected field in dialect.unsupported under {table}"
+    return f"{unsupported}, or try another protocol of the provider"
