@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from routecodex.cli.admin_client import AdminClient, AdminRefused, AnnouncedServer, Unreachable
 from routecodex.cli.checks.result import CheckResult, failed, passed, skipped, warned
-from routecodex.config import Config, is_loopback
+from routecodex.config import Config
 from routecodex.config.model import ServerConfig
 from routecodex.config.server_tools import NtpConfig
 from routecodex.server_tools.clock import ntp
@@ -28,9 +28,6 @@ def check_port(config: Config | None, servers: Iterable[AnnouncedServer]) -> Che
     if config is None:
         return skipped("port", _NO_CONFIG)
     server = config.server
-    if not is_loopback(server.host) and not server.client_keys:
-        message = f"the gateway will not listen on {server.host} without client keys"
-        return failed("port", message, 'add client_keys under [server], or set host = "127.0.0.1"')
     if server.port == 0:
         return passed("port", "the gateway takes any free port")
     running = next((one for one in servers if urlsplit(one.url).port == server.port and _answers(one)), None)

@@ -40,7 +40,7 @@ def check_proxy(config: Config | None, environ: Mapping[str, str]) -> CheckResul
         return warned("proxy", message, _EXCLUDE)
     used = ", ".join(sorted({_shown(proxy) for proxy in proxies if proxy is not None}))
     listed = f"; providers behind it: {', '.join(through)}" if through else "; no provider is behind it"
-    return passed("proxy", f"{', '.join(set_here)} name {used or 'no proxy'}{listed}")
+    return passed("proxy", f"the proxy of {', '.join(set_here)} is {used or 'not for HTTP'}{listed}")
 
 
 def _shown(proxy: Proxy) -> str:
