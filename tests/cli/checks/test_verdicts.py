@@ -10,7 +10,7 @@ from routecodex.cli.checks.result import CheckResult
 from tests.cli.checks.agent_model import answers_well, is_count, results_of, statuses
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call, TextPiece
-from tests.kit.steps import Answer, CutOff, Hang, Json, Raw, Sse, Steps
+from tests.kit.steps import Answer, CutOff, Hang, Json, Raw, Send, Sse, Steps
 from tests.kit.upstream import Request
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -49,7 +49,7 @@ REJECTIONS = {
     "fault": (rejection(500, "it broke"), "check base_url under [providers.up]"),
     "overload": (rejection(529, "Overloaded"), "try again later, or add another target"),
     "html": (
-        lambda _p, _s: Raw(b"HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\n<html></html>"),
+        lambda _p, _s: Raw([Send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\n<html></html>")]),
         "base_url",
     ),
 }
@@ -213,7 +213,7 @@ async def test_a_silent_provider_is_not_waited_for_beyond_its_timeout() -> None:
 @pytest.mark.parametrize(
     "garbage",
     [
-        Raw(b"SSH-2.0-OpenSSH_9.7\r\n"),
+        Raw([Send(b"SSH-2.0-OpenSSH_9.7\r\n")]),
         Sse([b"data: {\n\n"]),
         Sse([b"data: [1]\n\n", b"data: 7\n\n"]),
         Sse([b"\xff\xfe\n\n"]),
