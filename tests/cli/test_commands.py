@@ -93,7 +93,10 @@ def test_the_commands_are_these() -> None:
         "prices reset",
         "prices show",
         "prices update",
+        "doctor",
         "demo",
+        "run",
+        "env",
         "completion",
     ]
 

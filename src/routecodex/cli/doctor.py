@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
 from routecodex.cli import tables
 from routecodex.cli.admin_client import announcements, user_dir
+from routecodex.cli.agents import AGENTS
 from routecodex.cli.checks.configuration import check_config, every_target, named_targets
-from routecodex.cli.checks.gateway_in_use import GatewayInUse, open_gateway, running_server
 from routecodex.cli.checks.result import CheckResult, Status
 from routecodex.cli.config import config_option, config_path
 from routecodex.cli.servers import FAILED, json_option, print_json
@@ -22,7 +22,9 @@ from routecodex.config import Config
 from routecodex.config.problems import choices, nearest
 from routecodex.config.server_tools import NtpConfig
 
-_AGENTS = ("claude", "codex", "gemini", "opencode", "qwen", "pi", "aider", "crush")
+if TYPE_CHECKING:
+    from routecodex.cli.checks.gateway_in_use import GatewayInUse
+
 _EPILOG = """\b
 Exit codes:
   0  nothing failed; warnings are allowed
@@ -42,7 +44,7 @@ class DoctorOptions(Struct, frozen=True, kw_only=True):
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("agents", nargs=-1, metavar="[AGENT]...", type=click.Choice(_AGENTS))
+@click.argument("agents", nargs=-1, metavar="[AGENT]...", type=click.Choice(list(AGENTS)))
 @click.option(
     "--target",
     "targets",
@@ -85,6 +87,8 @@ def doctor(
         keys=keys,
         offline=offline,
     )
+    import asyncio  # slow to import, and `routecodex --help` loads this module
+
     results = asyncio.run(_collect(options, shown=not as_json))
     if as_json:
         ok = not any(result.status == "fail" for result in results)
@@ -166,6 +170,7 @@ def _state_folders(config: Config | None) -> Iterator[Path]:
 
 async def _check_keys(config: Config, options: DoctorOptions) -> AsyncIterator[CheckResult]:
     """Try every key through a gateway of this process, so that no running one puts a key into cooldown."""
+    from routecodex.cli.checks.gateway_in_use import open_gateway
     from routecodex.cli.checks.providers import check_keys
 
     async with open_gateway(config, server=None, environ=os.environ) as gateway:
@@ -181,6 +186,8 @@ async def _check_agents(
             for result in _check_person(name):
                 yield result
         return
+    from routecodex.cli.checks.gateway_in_use import open_gateway, running_server
+
     server = running_server(options.file, announcements())
     async with open_gateway(config, server=server, environ=os.environ) as gateway:
         for name in options.agents:
@@ -192,7 +199,6 @@ async def _check_agents(
 
 def _check_person(name: str) -> Iterator[CheckResult]:
     """Yield the checks of an agent that need no gateway."""
-    from routecodex.cli.agents import AGENTS
     from routecodex.cli.checks.agent_program import check_installed
     from routecodex.cli.checks.agent_settings import PersonalFiles, check_settings
 
