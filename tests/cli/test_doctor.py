@@ -97,7 +97,7 @@ async def test_people_get_a_list_with_fixes(tmp_path: Path) -> None:
     assert "! permissions: other users can read this file, which holds keys: " in out
     assert f"    fix: chmod 600 {tmp_path / 'user' / 'keys' / 'up'}" in lines
     assert "- clock: not compared with network time, because of --offline" in lines
-    assert lines[-1] == "7 checks: 5 ok, 1 warnings, 1 skipped"
+    assert lines[-1] == "7 checks: 5 ok, 1 warning, 1 skipped"
 
 
 async def test_a_terminal_without_unicode_gets_plain_signs(tmp_path: Path) -> None:
@@ -282,3 +282,14 @@ async def test_settings_of_the_person_are_not_changed(tmp_path: Path) -> None:
     assert (code, found["claude.settings"]["status"]) == (0, "warn")
     assert settings.read_text() == '{"env": {"ANTHROPIC_BASE_URL": "https://elsewhere"}}'
     assert set(tmp_path.rglob("*")) - set(before) == {tmp_path / "gateway.toml"}
+
+
+async def test_a_proxy_that_cannot_be_used_fails_the_shapes_and_the_keys(tmp_path: Path) -> None:
+    async with Upstream(partial(answers_well, "chat")) as upstream:
+        config = one_target("chat", upstream).replace("127.0.0.1", "far.invalid")
+    environ = with_program(tmp_path, "aider", "0.86.2") | {"http_proxy": "socks5://127.0.0.1:1080"}
+    code, found = await checks(tmp_path, config, "aider", "--keys", **environ)
+    failing = ["provider.up.primary", "aider.up.m.text", "aider.up.m.compaction"]
+    assert code == 1
+    assert [name for name, status in statuses(found).items() if status == "fail"] == failing
+    assert all("http_proxy names a 'socks5' proxy" in found[name]["message"] for name in failing)

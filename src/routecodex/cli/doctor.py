@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
+from routecodex.canon.errors import ConfigError
 from routecodex.cli import tables
 from routecodex.cli.admin_client import announcements, user_dir
 from routecodex.cli.agents import AGENTS
 from routecodex.cli.checks.configuration import check_config, every_target, named_targets
-from routecodex.cli.checks.result import CheckResult, Status
+from routecodex.cli.checks.result import CheckResult, Status, failed
 from routecodex.cli.config import config_option, config_path
 from routecodex.cli.servers import FAILED, json_option, print_json
 from routecodex.config import Config
@@ -25,6 +28,7 @@ from routecodex.config.server_tools import NtpConfig
 if TYPE_CHECKING:
     from routecodex.cli.checks.gateway_in_use import GatewayInUse
 
+_NO_GATEWAY = "correct this; `routecodex doctor` without an agent checks proxies and providers"
 _EPILOG = """\b
 Exit codes:
   0  nothing failed; warnings are allowed
@@ -173,7 +177,15 @@ async def _check_keys(config: Config, options: DoctorOptions) -> AsyncIterator[C
     from routecodex.cli.checks.gateway_in_use import open_gateway
     from routecodex.cli.checks.providers import check_keys
 
-    async with open_gateway(config, server=None, environ=os.environ) as gateway:
+    async with AsyncExitStack() as stack:
+        try:
+            opened = open_gateway(config, server=None, environ=os.environ)
+            gateway = await stack.enter_async_context(opened)
+        except ConfigError as exc:
+            for name, row in config.providers.items():
+                for key in row.keys:
+                    yield failed(f"provider.{name}.{key.alias}", exc.message, _NO_GATEWAY)
+            return
         async for result in check_keys(config, gateway, offline=options.offline):
             yield result
 
@@ -189,12 +201,18 @@ async def _check_agents(
     from routecodex.cli.checks.gateway_in_use import open_gateway, running_server
 
     server = running_server(options.file, announcements())
-    async with open_gateway(config, server=server, environ=os.environ) as gateway:
+    async with AsyncExitStack() as stack:
+        gateway, problem = None, ""
+        try:
+            opened = open_gateway(config, server=server, environ=os.environ)
+            gateway = await stack.enter_async_context(opened)
+        except ConfigError as exc:
+            problem = exc.message
         for name in options.agents:
             for result in _check_person(name):
                 yield result
             async for result in _check_shapes(name, config, targets, gateway=gateway, options=options):
-                yield result
+                yield result if gateway is not None else replace(result, message=problem)
 
 
 def _check_person(name: str) -> Iterator[CheckResult]:
@@ -207,13 +225,19 @@ def _check_person(name: str) -> Iterator[CheckResult]:
 
 
 async def _check_shapes(
-    name: str, config: Config, targets: list[str], *, gateway: GatewayInUse, options: DoctorOptions
+    name: str, config: Config, targets: list[str], *, gateway: GatewayInUse | None, options: DoctorOptions
 ) -> AsyncIterator[CheckResult]:
     from routecodex.cli.checks.shape_runs import run_agent, target_facts
     from routecodex.cli.checks.shapes import AGENT_SHAPES
 
+    shapes = AGENT_SHAPES[name]
+    if gateway is None:
+        for target in targets:
+            for shape in shapes.shapes:
+                yield failed(f"{name}.{target}.{shape}", "no gateway could be started", _NO_GATEWAY)
+        return
     facts = [target_facts(config, target) for target in targets]
-    async for result in run_agent(name, AGENT_SHAPES[name], facts, gateway=gateway, offline=options.offline):
+    async for result in run_agent(name, shapes, facts, gateway=gateway, offline=options.offline):
         yield result
 
 
@@ -231,9 +255,9 @@ def _show(result: CheckResult) -> None:
     mark = sign if _can_print(sign) else plain_sign
     if colour and tables.is_coloured(sys.stdout):
         mark = tables.style(mark, colour)
-    tables.echo(f"{mark} {tables.plain(result.id)}: {_printable(tables.plain(result.message))}")
+    tables.echo(f"{mark} {tables.plain(result.id)}: {_printable(result.message)}")
     if result.fix:
-        tables.echo(f"    fix: {_printable(tables.plain(result.fix))}")
+        tables.echo(f"    fix: {_printable(result.fix)}")
 
 
 def _can_print(text: str) -> bool:
@@ -245,14 +269,20 @@ def _can_print(text: str) -> bool:
 
 
 def _printable(text: str) -> str:
+    """Return the text in one line, as far as the terminal can show it."""
+    text = tables.plain(" ".join(text.split("\n")))
     return text if _can_print(text) else text.encode("ascii", "replace").decode()
 
 
-_NOUNS: dict[Status, str] = {"ok": "ok", "warn": "warnings", "fail": "failed", "skip": "skipped"}
+_NOUNS: dict[Status, str] = {"ok": "ok", "warn": "warning", "fail": "failed", "skip": "skipped"}
 
 
 def _show_summary(results: Sequence[CheckResult]) -> None:
     counts = {status: sum(one.status == status for one in results) for status in _NOUNS}
-    parts = [f"{count} {_NOUNS[status]}" for status, count in counts.items() if count]
+    parts = [f"{count} {_noun(status, count)}" for status, count in counts.items() if count]
     tables.echo()
     tables.echo(f"{len(results)} checks: {', '.join(parts)}")
+
+
+def _noun(status: Status, count: int) -> str:
+    return "warnings" if status == "warn" and count > 1 else _NOUNS[status]

@@ -57,7 +57,7 @@ async def _check_provider(
         )
         await _connect(origin, row.timeout.connect_ms / 1000)
     except ConfigError as exc:
-        return failed(check_id, exc.message, f"correct providers.{name}.base_url")
+        return failed(check_id, exc.message, "correct this setting or variable")
     except UpstreamError as exc:
         return failed(check_id, exc.message, _connection_fix(name, row, exc))
     if origin.tls is not None and not row.tls.verify:
