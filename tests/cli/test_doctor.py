@@ -16,6 +16,7 @@ from tests.cli.process import running, serve
 from tests.kit import answers
 from tests.kit.gateway import one_target
 from tests.kit.upstream import Request, Upstream
+from tests.server_tools.clock.time_server import time_server
 
 DEMO = """[providers.demo]
 protocol = "demo"
@@ -293,3 +294,32 @@ async def test_a_proxy_that_cannot_be_used_fails_the_shapes_and_the_keys(tmp_pat
     assert code == 1
     assert [name for name, status in statuses(found).items() if status == "fail"] == failing
     assert all("http_proxy names a 'socks5' proxy" in found[name]["message"] for name in failing)
+
+
+async def test_offline_asks_no_time_server_even_for_the_clock_of_the_gateway(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def reply(question: bytes) -> list[bytes]:
+        asked.append(question)
+        return []
+
+    environ = with_program(tmp_path, "aider", "0.86.2")
+    async with time_server(reply) as address:
+        clock = f'[server_tools.clock]\nenabled = true\nntp = {{ servers = ["{address}"] }}\n'
+        code, _ = await checks(tmp_path, DEMO + clock, "aider", "--offline", **environ)
+        assert (code, asked) == (0, [])
+
+
+async def test_an_operator_who_sends_requests_elsewhere_is_noticed(tmp_path: Path) -> None:
+    environ = with_program(tmp_path, "aider", "0.86.2")
+    async with serve(tmp_path, TWO) as command:
+        await command.port()
+        async with running(tmp_path, "daemon", "set", "routing", "--sticky", "demo.other") as setting:
+            assert await setting.ended() == 0, setting.text
+        file = str(tmp_path / "gateway.toml")
+        arguments = ("aider", "--target", "demo.m", "--config", file, "--json")
+        code, out, _ = await doctor(tmp_path, *arguments, environ=environ)
+    found = {check["id"]: check for check in json.loads(out)["checks"]}
+    assert code == 0
+    assert found["aider.demo.m.text"]["status"] == "warn"
+    assert "instead" in found["aider.demo.m.text"]["message"]

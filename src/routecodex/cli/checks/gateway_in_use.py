@@ -130,12 +130,14 @@ async def _own_gateway(config: Config) -> AsyncIterator[GatewayInUse]:
 
 
 def for_checks(config: Config) -> Config:
-    """Return the configuration of a gateway for checks: loopback, no client keys, nothing stored.
+    """Return the configuration of a gateway for checks: loopback, no client keys, nothing stored, no NTP.
 
     Keys do not go into cooldown, so that one failure does not hide the cause of the next.
     """
+    clock = replace(config.server_tools.clock, ntp=replace(config.server_tools.clock.ntp, enabled=False))
     return replace(
         config,
+        server_tools=replace(config.server_tools, clock=clock),
         server=replace(
             config.server, host="127.0.0.1", port=0, client_keys=(), admin_token=None, drain_seconds=0
         ),

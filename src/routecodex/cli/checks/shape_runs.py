@@ -42,18 +42,26 @@ def leaves_machine(row: ProviderConfig) -> bool:
 async def run_agent(
     agent: str, shapes: AgentShapes, targets: Sequence[TargetFacts], *, gateway: GatewayInUse, offline: bool
 ) -> AsyncIterator[CheckResult]:
-    """Yield the result of every shape for every target, in order."""
+    """Yield the result of every shape for every target, in order and as soon as it is known."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def run(target: TargetFacts) -> list[CheckResult]:
-        async with slots:
-            return await _run_target(agent, shapes, target, gateway=gateway, offline=offline)
+    async def run(target: TargetFacts, results: asyncio.Queue[CheckResult | None]) -> None:
+        try:
+            async with slots:
+                async for result in _run_target(agent, shapes, target, gateway=gateway, offline=offline):
+                    results.put_nowait(result)
+        finally:
+            results.put_nowait(None)
 
-    runs = [asyncio.ensure_future(run(target)) for target in targets]
+    queues: list[asyncio.Queue[CheckResult | None]] = [asyncio.Queue() for _ in targets]
+    runs = [
+        asyncio.ensure_future(run(target, results)) for target, results in zip(targets, queues, strict=True)
+    ]
     try:
-        for one in runs:
-            for result in await one:
+        for one, results in zip(runs, queues, strict=True):
+            while (result := await results.get()) is not None:
                 yield result
+            await one
     finally:
         for one in runs:
             one.cancel()
@@ -62,27 +70,24 @@ async def run_agent(
 
 async def _run_target(
     agent: str, shapes: AgentShapes, target: TargetFacts, *, gateway: GatewayInUse, offline: bool
-) -> list[CheckResult]:
+) -> AsyncIterator[CheckResult]:
     place = f"{agent}.{target.provider}.{target.model}"
+    blocked = ""
     if offline and leaves_machine(target.config):
-        reason = f"{target.provider} is not on this machine, and --offline is set"
-        return [skipped(f"{place}.{name}", reason) for name in shapes.shapes]
+        blocked = f"{target.provider} is not on this machine, and --offline is set"
     given = ShapeInput(
         model=f"{target.provider}.{target.model}",
         key=gateway.key,
         session=f"doctor-{uuid.uuid4()}",
         turn_id=str(uuid.uuid4()),
     )
-    results: list[CheckResult] = []
-    blocked_by = ""
     for name in shapes.shapes:
-        if blocked_by:
-            results.append(skipped(f"{place}.{name}", f"not sent, because {blocked_by} failed"))
+        if blocked:
+            yield skipped(f"{place}.{name}", blocked)
             continue
         verdict, given = await _run_shape(name, given, shapes, target=target, gateway=gateway)
-        results.append(CheckResult(f"{place}.{name}", verdict.status, verdict.message, verdict.fix))
-        blocked_by = name if verdict.blocks else ""
-    return results
+        yield CheckResult(f"{place}.{name}", verdict.status, verdict.message, verdict.fix)
+        blocked = f"not sent, because {name} failed" if verdict.blocks else ""
 
 
 async def _run_shape(

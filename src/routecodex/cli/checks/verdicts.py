@@ -47,6 +47,10 @@ class TargetFacts(Struct, frozen=True, kw_only=True):
     config: ProviderConfig
     keys: str
 
+    def is_named_by(self, target: str) -> bool:
+        """Whether a target `provider.key.model` is this one, with any key."""
+        return target.startswith(f"{self.provider}.") and target.endswith(f".{self.model}")
+
     @property
     def table(self) -> str:
         """The table of the model in the configuration."""
@@ -59,6 +63,10 @@ def judge(
     """Judge the reply to a shape."""
     if reply.status != 200:
         return judge_error(_error_of(reply), target)
+    served_by = reply.headers.get("x-routecodex-target", "")
+    if served_by and not target.is_named_by(served_by):
+        message = f"the running gateway sent the request to {served_by} instead"
+        return Verdict("warn", message, "`routecodex daemon status routing` shows what an operator has set")
     if name == "count_tokens":
         return _judge_count(reply.body)
     broken = stream_error(reply.body) if shape.stream else None
