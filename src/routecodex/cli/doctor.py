@@ -120,7 +120,7 @@ async def _run(options: DoctorOptions) -> AsyncIterator[CheckResult]:
         async for result in _check_machine(config, options):
             yield result
     if config is not None and options.keys:
-        async for result in _check_keys(config, options):
+        for result in await _check_keys(config, options):
             yield result
     if options.agents:
         async for result in _check_agents(config, options, targets):
@@ -172,22 +172,10 @@ def _state_folders(config: Config | None) -> Iterator[Path]:
         yield Path(path.removeprefix("//")).expanduser()
 
 
-async def _check_keys(config: Config, options: DoctorOptions) -> AsyncIterator[CheckResult]:
-    """Try every key through a gateway of this process, so that no running one puts a key into cooldown."""
-    from routecodex.cli.checks.gateway_in_use import open_gateway
-    from routecodex.cli.checks.providers import check_keys
+async def _check_keys(config: Config, options: DoctorOptions) -> list[CheckResult]:
+    from routecodex.cli.checks.provider_keys import check_keys
 
-    async with AsyncExitStack() as stack:
-        try:
-            opened = open_gateway(config, server=None, environ=os.environ)
-            gateway = await stack.enter_async_context(opened)
-        except ConfigError as exc:
-            for name, row in config.providers.items():
-                for key in row.keys:
-                    yield failed(f"provider.{name}.{key.alias}", exc.message, _NO_GATEWAY)
-            return
-        async for result in check_keys(config, gateway, offline=options.offline):
-            yield result
+    return await check_keys(config, os.environ, offline=options.offline)
 
 
 async def _check_agents(

@@ -56,10 +56,13 @@ class KeyCheck(Struct, frozen=True, kw_only=True):
 
 def check_keys(config: Config, models: Mapping[str, str], *, environ: Mapping[str, str]) -> list[KeyCheck]:
     """Send one request per key of the providers in `models`, all at the same time, each to that model."""
-    return asyncio.run(_check_all(config, models, environ))
+    return asyncio.run(try_keys(config, models, environ=environ))
 
 
-async def _check_all(config: Config, models: Mapping[str, str], environ: Mapping[str, str]) -> list[KeyCheck]:
+async def try_keys(
+    config: Config, models: Mapping[str, str], *, environ: Mapping[str, str]
+) -> list[KeyCheck]:
+    """Do the same inside a running event loop."""
     rows = {name: replace(config.providers[name], timeout=_TIMEOUTS) for name in models}
     targets = [Target(name, key.alias, models[name]) for name, row in rows.items() for key in row.keys]
     client = HttpClient()

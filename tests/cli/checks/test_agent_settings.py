@@ -84,7 +84,7 @@ BROKEN = {
     "claude": (".claude/settings.json", '{"env": '),
     "codex": (".codex/config.toml", "model_provider = \n"),
     "gemini": (".gemini/settings.json", "[]"),
-    "opencode": (".config/opencode/opencode.json", "{,}"),
+    "opencode": (".config/opencode/opencode.json", '{"model": '),
     "qwen": (".qwen/settings.json", "no"),
     "pi": (".pi/agent/settings.json", "{"),
     "crush": (".config/crush/crush.json", "{"),

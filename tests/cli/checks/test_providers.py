@@ -1,22 +1,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-import pytest
-
-from routecodex.cli.checks.gateway_in_use import open_gateway
-from routecodex.cli.checks.providers import check_keys, check_providers
+from routecodex.cli.checks.providers import check_providers
 from routecodex.cli.checks.result import CheckResult
-from routecodex.config import loads
-from routecodex.providers.catalog import PRESETS
-from tests.cli.checks.agent_model import answers_well, configured
-from tests.kit import answers
-from tests.kit.answers import PROTOCOLS
-from tests.kit.steps import Answer, Json
-from tests.kit.upstream import Request, Upstream
+from tests.cli.checks.agent_model import configured
+from tests.kit.upstream import Upstream
 from tests.providers.http.authority import Authority
 from tests.providers.http.scripted_server import Peer, answering, plain, serving
 
@@ -113,67 +103,3 @@ async def test_a_plain_provider_behind_a_proxy_is_reached_through_it() -> None:
         result = await reach(text, http_proxy=f"http://127.0.0.1:{proxy.port}")
     assert result.status == "ok"
     assert f"through the proxy 127.0.0.1:{proxy.port}" in result.message
-
-
-async def keys(text: str, *, offline: bool = False) -> list[CheckResult]:
-    config = configured(text)
-    async with open_gateway(config, server=None, environ={}) as gateway:
-        return [one async for one in check_keys(config, gateway, offline=offline)]
-
-
-_BASES = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_each_key_is_tried_with_one_small_request(protocol: str) -> None:
-    def script(request: Request) -> Answer:
-        if "second" in str(dict(request.headers)):
-            return answers.error(protocol, 401, "invalid api key second-key")
-        return answers_well(protocol, request)
-
-    async with Upstream(script) as upstream:
-        found = await keys(
-            f'[routing]\ndefault = ["up.m"]\n[providers.up]\nprotocol = "{protocol}"\n'
-            f'base_url = "{upstream.url}{_BASES[protocol]}"\n'
-            'auth = [{ alias = "one", value = "first-key" }, { alias = "two", value = "second-key" }]\n'
-            "[providers.up.models.m]\n[providers.up.models.n]\n"
-        )
-        assert len(upstream.requests) == 2
-    assert [(one.id, one.status) for one in found] == [("provider.up.one", "ok"), ("provider.up.two", "fail")]
-    assert found[0].message == "the key is accepted (m answered)"
-    assert "rejected key 'two'" in found[1].message
-    assert "second-key" not in found[1].message + found[1].fix
-
-
-async def test_the_variable_of_a_rejected_key_is_named() -> None:
-    async with Upstream(lambda _request: answers.error("chat", 401)) as upstream:
-        text = provider(f"{upstream.url}/v1").replace('value = "secret-up"', 'env = "UP_KEY"')
-        config = loads(text, environ={"UP_KEY": "secret-up"}, presets=PRESETS)
-        async with open_gateway(config, server=None, environ={}) as gateway:
-            (result,) = [one async for one in check_keys(config, gateway, offline=False)]
-    assert (result.status, result.fix) == ("fail", "check UP_KEY")
-
-
-REPLIES: dict[str, tuple[Callable[[], Answer], str, str]] = {
-    "limited": (lambda: answers.error("chat", 429, "slow down"), "warn", "accepted, but limited now"),
-    "credit": (lambda: answers.error("chat", 402, "no money"), "fail", "no money"),
-    "rejected": (lambda: answers.error("chat", 400, "max_tokens is odd"), "warn", "the request is rejected"),
-    "broken": (lambda: answers.error("chat", 500, "it broke"), "fail", "it broke"),
-    "garbage": (lambda: Json(200, ["no"]), "fail", ""),
-}
-
-
-@pytest.mark.parametrize("name", REPLIES)
-async def test_other_replies_are_told_from_a_wrong_key(name: str) -> None:
-    make, status, words = REPLIES[name]
-    async with Upstream(lambda _request: make()) as upstream:
-        (result,) = await keys(provider(f"{upstream.url}/v1"))
-    assert result.status == status, result
-    assert words in result.message
-    assert result.fix
-
-
-async def test_keys_are_not_tried_offline_but_for_this_machine() -> None:
-    assert (await keys(provider(FAR), offline=True))[0].status == "skip"
-    async with Upstream(partial(answers_well, "chat")) as upstream:
-        assert (await keys(provider(f"{upstream.url}/v1"), offline=True))[0].status == "ok"

@@ -18,9 +18,8 @@ from tests.clients.agents.claude_code import HINTS, claude_code
 from tests.clients.agents.codex import codex
 from tests.clients.agents.gemini_cli import gemini_cli
 from tests.clients.agents.opencode import opencode
-from tests.clients.agents.programs import PACKAGES, environment, run
+from tests.clients.agents.programs import command, environment, run
 from tests.clients.agents.scene import Scene, news
-from tests.clients.node_sdks import NODE
 from tests.kit import answers
 from tests.kit.answers import Call, Counts, TextPiece
 from tests.kit.steps import Answer, Json
@@ -182,17 +181,15 @@ async def test_opencode_sends_these_shapes(tmp_path: Path) -> None:
     check_same(shape_of("opencode", "compaction"), openings["You are a context summar"])
 
 
-_ARGUMENTS = {"qwen": ("--yolo", "-p"), "pi": ("-p",)}
+_QUIET_AIDER = ("--no-git", "--yes-always", "--no-check-update", "--analytics-disable", "--map-tokens", "0")
+_ARGUMENTS = {"qwen": ("--yolo", "-p"), "pi": ("-p",), "aider": (*_QUIET_AIDER, "--message")}
 _CALLS = {"qwen": Call("read_file", {"file_path": "/a.txt"}), "pi": Call("read", {"path": "a.txt"})}
 
 
-async def _launched(agent: str, scene: Scene) -> None:
-    """Run an agent by the launcher's plan."""
-    program = PACKAGES / ".bin" / agent
-    if not program.exists():
-        pytest.skip(f"{agent} is not installed; `make test-agents` installs it")
+async def launched(agent: str, scene: Scene) -> list[Request]:
+    """Run an agent by the launcher's plan; return its requests."""
+    program = command(agent)
     env = environment(scene.home)
-    env["PATH"] = f"{Path(NODE).parent}:{env['PATH']}"
     model = ModelFacts(id="up.m", context_tokens=200_000, max_output_tokens=8000)
     plan = AGENTS[agent].plan(
         LaunchRequest(
@@ -208,18 +205,24 @@ async def _launched(agent: str, scene: Scene) -> None:
     for file in plan.files:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         file.path.write_text(file.content)
-    argv = [str(program), *plan.flags, *_ARGUMENTS[agent], "READ it"]
+    argv = [*program, *plan.flags, *_ARGUMENTS[agent], "READ it"]
     ended = await run(argv, env={**env, **plan.env}, cwd=scene.work)
     assert ended.code == 0, ended
+    return posted(scene)
 
 
-@pytest.mark.parametrize("agent", _ARGUMENTS)
+@pytest.mark.parametrize("agent", _CALLS)
 async def test_agents_on_chat_send_these_shapes(tmp_path: Path, agent: str) -> None:
     async with recording(tmp_path, "chat", **{"READ it": _CALLS[agent]}) as scene:
-        await _launched(agent, scene)
-        call, result = posted(scene)
+        call, result = await launched(agent, scene)
     check_same(shape_of(agent, "tool_call"), call)
     check_same(shape_of(agent, "tool_result"), result)
     ours, real = shape_of(agent, "tool_result").body["messages"], result.json["messages"]
     assert [message["role"] for message in ours] == [message["role"] for message in real]
     assert [type(message["content"]) for message in ours] == [type(message["content"]) for message in real]
+
+
+async def test_aider_sends_this_shape(tmp_path: Path) -> None:
+    async with recording(tmp_path, "chat") as scene:
+        first, *_ = await launched("aider", scene)
+    check_same(shape_of("aider", "text"), first)

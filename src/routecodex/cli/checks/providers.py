@@ -1,4 +1,4 @@
-"""Checks that providers can be reached, and that their keys are accepted."""
+"""Checks that providers can be reached."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from routecodex.canon.errors import ConfigError, LocalFault, UpstreamError, UpstreamTimeout
-from routecodex.cli.checks.gateway_in_use import GatewayInUse
 from routecodex.cli.checks.result import CheckResult, failed, passed, skipped, warned
-from routecodex.cli.checks.served_answer import read_error
-from routecodex.cli.checks.shape_runs import leaves_machine, target_facts
-from routecodex.cli.checks.shapes.shape import TEXT_PROMPT
-from routecodex.cli.checks.verdicts import judge_error
+from routecodex.cli.checks.shape_runs import leaves_machine
 from routecodex.config import Config
 from routecodex.config.providers import ProviderConfig
 from routecodex.providers.http import Origin, TlsOptions, origin_of
@@ -22,7 +17,7 @@ from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.dial import dial
 from routecodex.wire.buffers import WriteBatcher
 
-_OFFLINE = "is not on this machine, and --offline is set"
+OFFLINE = "is not on this machine, and --offline is set"
 _HEADER_BYTES = 65536
 
 
@@ -50,7 +45,7 @@ async def _check_provider(
     if row.protocol == "demo":
         return passed(check_id, "is built in")
     if offline and leaves_machine(row):
-        return skipped(check_id, f"{name} {_OFFLINE}")
+        return skipped(check_id, f"{name} {OFFLINE}")
     try:
         origin = origin_of(
             row.base_url, tls=TlsOptions(verify=row.tls.verify, ca_file=row.tls.ca_file), environ=environ
@@ -99,47 +94,3 @@ def _connection_fix(name: str, row: ProviderConfig, exc: UpstreamError) -> str:
     if not leaves_machine(row):
         return f"start the server at {row.base_url}, or correct base_url under {table}"
     return f"check base_url under {table}, the network and proxy variables"
-
-
-async def check_keys(config: Config, gateway: GatewayInUse, *, offline: bool) -> AsyncIterator[CheckResult]:
-    """Yield whether each key is accepted, by one small request with it."""
-    for name, row in config.providers.items():
-        for key in row.keys:
-            yield await _check_key(config, name, key.alias, gateway=gateway, offline=offline)
-
-
-async def _check_key(
-    config: Config, name: str, alias: str, *, gateway: GatewayInUse, offline: bool
-) -> CheckResult:
-    row = config.providers[name]
-    check_id = f"provider.{name}.{alias}"
-    if offline and leaves_machine(row):
-        return skipped(check_id, f"{name} {_OFFLINE}")
-    model = next(iter(row.models), None)
-    if model is None:
-        return skipped(check_id, f"{name} has no model to try the key with")
-    body = _small_request(f"{name}.{alias}.{model}")
-    reply = await gateway.post("/v1/chat/completions", {"authorization": f"Bearer {gateway.key}"}, body)
-    if reply.status == 200:
-        return passed(check_id, f"the key is accepted ({model} answered)")
-    error = read_error(reply.status, reply.body) if reply.status else None
-    if error is None:
-        return failed(check_id, reply.broken, "try again")
-    verdict = judge_error(error, target_facts(config, f"{name}.{model}"))
-    if error.code == "rate_limit_exceeded":
-        return warned(check_id, f"the key is accepted, but limited now: {verdict.message}", verdict.fix)
-    if error.status in (400, 422) and not error.code.startswith("upstream_"):
-        return warned(
-            check_id, f"the key was not tried, the request is rejected: {verdict.message}", verdict.fix
-        )
-    return failed(check_id, verdict.message, _key_fix(row, alias, verdict.fix, code=error.code))
-
-
-def _small_request(model: str) -> dict[str, Any]:
-    return {"model": model, "max_tokens": 16, "messages": [{"role": "user", "content": TEXT_PROMPT}]}
-
-
-def _key_fix(row: ProviderConfig, alias: str, fix: str, *, code: str) -> str:
-    """Name the source of the one key that was tried."""
-    source = next((key.secret.source for key in row.keys if key.alias == alias), "")
-    return f"check {source}" if code == "upstream_auth" and source else fix
