@@ -95,8 +95,6 @@ def test_the_commands_are_these() -> None:
         "prices update",
         "doctor",
         "demo",
-        "run",
-        "env",
         "completion",
     ]
 
