@@ -2,5 +2,7 @@
 
 modules   the modules that mypyc compiles, and those that C replaces
 build     runs the compilers
+progress  shows the step that a build is at
+hook      puts the compiled modules into a wheel
 training  runs the hot path, so that the compiler can optimise by profile
 """

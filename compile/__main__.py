@@ -19,21 +19,37 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="build without profile: takes half the time, the code is about a tenth slower",
     )
+    parser.add_argument(
+        "--into", type=Path, default=compiled.DIRECTORY, help="another directory than that of the package"
+    )
     return parser
 
 
+def _is_current(manifest: Path) -> bool:
+    """Return whether there is a build of these sources, for this Python."""
+    if not manifest.exists():
+        return False
+    build = json.loads(manifest.read_bytes())
+    return bool(build.items() >= manifest_of_sources().items())
+
+
+def _replace(directory: Path, by: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(by, directory)
+
+
 def main() -> None:
-    """Replace the last build, unless it is of these sources."""
+    """Replace the last build, unless it is of these sources; a build in the package is used elsewhere too."""
     options = _parser().parse_args()
-    manifest = compiled.MANIFEST
-    if manifest.exists() and json.loads(manifest.read_bytes()).items() >= manifest_of_sources().items():
+    if _is_current(compiled.MANIFEST):
+        if options.into != compiled.DIRECTORY:
+            _replace(options.into, compiled.DIRECTORY)
         print("the compiled modules are up to date")
         return
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "build"
         profiled = build(into, Path(folder) / "scratch", plainly=options.plainly)
-        shutil.rmtree(compiled.DIRECTORY, ignore_errors=True)
-        shutil.copytree(into, compiled.DIRECTORY)
+        _replace(options.into, into)
     print(f"compiled {len(NAMES)} modules{', optimised by profile' if profiled else ''}")
 
 

@@ -21,6 +21,7 @@ from setuptools import Distribution, Extension  # type: ignore[import-untyped]  
 from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]  # it has no types
 
 from compile.modules import IN_C, MODULES
+from compile.progress import Progress
 from routecodex import compiled
 
 HERE = Path(__file__).parent
@@ -54,16 +55,23 @@ def build(into: Path, scratch: Path, *, plainly: bool = False) -> bool:
     """Compile all modules into a directory, with their manifest; return whether a profile was used."""
     # Taken first: a source that changes meanwhile must not pass for the one that was compiled.
     sources = manifest_of_sources()
-    extensions = _extensions(scratch)
-    if plainly or not _is_gcc():
-        _compile(extensions, into, scratch, sources)
+    by_profile = not plainly and _is_gcc()
+    progress = Progress(4 if by_profile else 2)
+    with progress.step(f"translating {len(COMPILED)} modules to C"):
+        extensions = _extensions(scratch)
+    if not by_profile:
+        with progress.step("compiling the C code"):
+            _compile(extensions, into, scratch, sources)
         return False
     instrumented = scratch / "instrumented"
-    _compile(extensions, instrumented, scratch, sources, _INSTRUMENTED)
-    trained = _train(instrumented / compiled.MANIFEST.name)
+    with progress.step("compiling the C code with counters"):
+        _compile(extensions, instrumented, scratch, sources, _INSTRUMENTED)
+    with progress.step("running it to learn the profile"):
+        trained = _train(instrumented / compiled.MANIFEST.name)
     if not trained:
         print("the training failed: compiled without a profile", file=sys.stderr)
-    _compile(extensions, into, scratch, sources, _BY_PROFILE if trained else ())
+    with progress.step("compiling the C code by the profile"):
+        _compile(extensions, into, scratch, sources, _BY_PROFILE if trained else ())
     return trained
 
 

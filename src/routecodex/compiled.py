@@ -1,9 +1,9 @@
 """Imports compiled modules of the hot path instead of their sources, if they were built from these.
 
-`make compile` writes them into a directory beside this file, with a manifest. They call each other directly,
-so all of them are used or none: if one source has changed, if the Python is another one, or with
-`ROUTECODEX_PURE=1`, the sources run. C files are outside of the package; an installed package does not have
-them, so a missing one does not count as changed.
+A binary wheel carries them in a directory beside this file, with a manifest; `make compile` writes them there.
+They call each other directly, so all of them are used or none: if one source has changed, if they are for the
+binary interface of another Python, or with `ROUTECODEX_PURE=1`, the sources run. C files are outside of the
+package; an installed package does not have them, so a missing one does not count as changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -23,10 +23,14 @@ PACKAGE = Path(__file__).parent
 DIRECTORY = PACKAGE / "_compiled"
 MANIFEST = DIRECTORY / "manifest.json"
 
+BINARY_INTERFACE = f"{sys.implementation.cache_tag} {''.join(EXTENSION_SUFFIXES[:1])}"
+"""Names the Python versions and platforms that can load one build: all patch releases of a minor version, as the
+tags of a binary wheel promise (PEP 425)."""
+
 
 def digest(modules: Iterable[str]) -> str:
-    """Return the digest of a build: this Python version and the sources of the modules."""
-    hasher = hashlib.blake2b(sys.version.encode(), digest_size=16)
+    """Return the digest of a build: the binary interface and the sources of the modules."""
+    hasher = hashlib.blake2b(BINARY_INTERFACE.encode(), digest_size=16)
     for module in modules:
         hasher.update(module.encode() + b"\0" + source(module).read_bytes() + b"\0")
     return hasher.hexdigest()
