@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PORT ?= 5520
 SECONDS ?= 60
 
-.PHONY: install demo compile lint types test test-agents test-compiled fuzz check bench bench-quick bench-workers profile guard guard-record docs lock clean
+.PHONY: install dev demo compile wheel sbom lint types test test-agents test-compiled test-pythons test-wheel fuzz check \
+	bench bench-quick bench-workers profile guard guard-record docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -39,8 +40,19 @@ $(AIDER): tests/clients/agents/aider.txt
 compile: $(VENV)/.dev
 	$(BIN)/python -m compile
 
-install: $(VENV)/.dev
-	@$(MAKE) --no-print-directory compile || echo "not compiled (no C compiler or no headers of Python?): the gateway runs from its sources"
+# For users: the runtime and the command .venv/bin/routecodex, in seconds; then compiled, if there is a C compiler.
+# NO_COMPILE=1 leaves that out.
+install:
+	$(PYTHON) -m compile.install --venv $(VENV) $(if $(filter-out 0,$(NO_COMPILE)),--no-compile) $(ARGS)
+
+# For contributors: all tools, the project in place, compiled if there is a C compiler.
+dev: $(VENV)/.dev
+	@test -n "$(filter-out 0,$(NO_COMPILE))" || $(MAKE) --no-print-directory compile || \
+		echo "not compiled (no C compiler or no headers of Python?): the gateway runs from its sources"
+
+# The wheel for this Python and platform, with the compiled hot path, a pure one for all, and the sdist, in dist/.
+wheel:
+	$(PYTHON) -m compile.wheels $(if $(filter-out 0,$(NO_COMPILE)),--no-compile) $(ARGS)
 
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)

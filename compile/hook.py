@@ -1,8 +1,8 @@
 """Build hook of hatchling: puts the compiled hot path into the wheel where it can be compiled.
 
-Without a C compiler, headers of Python or CPython itself the wheel is a pure one (`py3-none-any`), and so is one
-whose compilation fails. `ROUTECODEX_COMPILE` decides otherwise, see `MODES`. An editable installation is never
-compiled: `make compile` does that in the tree.
+Without a C compiler, headers of Python or CPython itself the wheel is a pure one (`py3-none-any`), and so is
+one whose compilation fails. `ROUTECODEX_COMPILE` decides otherwise, see `MODES`. An editable installation is
+never compiled: `make compile` does that in the tree.
 """
 
 from __future__ import annotations

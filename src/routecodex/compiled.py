@@ -1,9 +1,9 @@
 """Imports compiled modules of the hot path instead of their sources, if they were built from these.
 
-A binary wheel carries them in a directory beside this file, with a manifest; `make compile` writes them there.
-They call each other directly, so all of them are used or none: if one source has changed, if they are for the
-binary interface of another Python, or with `ROUTECODEX_PURE=1`, the sources run. C files are outside of the
-package; an installed package does not have them, so a missing one does not count as changed.
+A binary wheel carries them in a directory beside this file, with a manifest; `make compile` writes them there
+in a tree. They call each other directly, so all of them are used or none: if one source has changed, if they
+are for the binary interface of another Python, or with `ROUTECODEX_PURE=1`, the sources run. C files are
+outside of the package; an installed package does not have them, so a missing one does not count as changed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DIRECTORY = PACKAGE / "_compiled"
 MANIFEST = DIRECTORY / "manifest.json"
 
 BINARY_INTERFACE = f"{sys.implementation.cache_tag} {''.join(EXTENSION_SUFFIXES[:1])}"
-"""Names the Python versions and platforms that can load one build: all patch releases of a minor version, as the
-tags of a binary wheel promise (PEP 425)."""
+"""Names the Python versions and platforms that can load one build: all patch releases of a minor version, as
+the tags of a binary wheel promise (PEP 425)."""
 
 
 def digest(modules: Iterable[str]) -> str:

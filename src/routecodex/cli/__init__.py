@@ -6,6 +6,7 @@ serve         serve, start, demo: run a gateway
 run           run, env: start a coding agent on the gateway (agents/, agent_process, shell_text); its gateway:
               shared_gateway, gateway_start, gateway_models
 lifecycle     stop, restart, status: servers in the background
+service       service: a gateway that the user's session starts (service_units, service_control)
 logs          logs: the requests of a server
 daemon        daemon: shows and changes the state of running servers
 explain       explain: the plan of a request, with every reason
@@ -40,6 +41,7 @@ COMMANDS = {
     "stop": "lifecycle",
     "restart": "lifecycle",
     "status": "lifecycle",
+    "service": "service",
     "logs": "logs",
     "daemon": "daemon",
     "explain": "explain",

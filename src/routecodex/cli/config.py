@@ -35,7 +35,9 @@ def config_path(path: Path | None) -> Path:
     return path if path is not None else find_path(os.environ)
 
 
-def examine_file(file: Path, *, with_mode: bool = False) -> tuple[Config | None, list[Problem]]:
+def examine_file(
+    file: Path, *, with_mode: bool = False, environ: Mapping[str, str] = os.environ
+) -> tuple[Config | None, list[Problem]]:
     """Return the configuration, None if it has errors, and all problems, warnings included.
 
     `with_mode`: warn about keys in the file if other users can read it.
@@ -49,7 +51,7 @@ def examine_file(file: Path, *, with_mode: bool = False) -> tuple[Config | None,
         return _unreadable(file, f"cannot be read: {exc.strerror}", "choose a readable file with --config")
     except UnicodeDecodeError as exc:
         return _unreadable(file, f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8")
-    return examine_text(text, source=str(file), mode=mode)
+    return examine_text(text, source=str(file), environ=environ, mode=mode)
 
 
 def examine_text(
