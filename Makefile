@@ -54,11 +54,15 @@ dev: $(VENV)/.dev
 wheel:
 	$(PYTHON) -m compile.wheels $(if $(filter-out 0,$(NO_COMPILE)),--no-compile) $(ARGS)
 
+# The bill of materials of the runtime, as CycloneDX JSON, in dist/.
+sbom: $(VENV)/.dev
+	$(BIN)/python -m compile.sbom $(ARGS)
+
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)
 
 # All tests; of those that run real coding agents one per agent.
-SHORT := -m "not agents or short"
+SHORT := -m "not agents and not wheels or short"
 test: $(VENV)/.dev $(SDKS) $(AGENTS)
 	$(BIN)/python -m pytest $(SHORT) $(ARGS)
 
@@ -70,6 +74,10 @@ test-agents: $(VENV)/.dev $(AGENTS) $(AIDER)
 test-compiled: compile $(SDKS) $(AGENTS)
 	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) tests/gateway tests/protocols tests/providers tests/server \
 		tests/clients tests/routing tests/wire tests/fuzz $(ARGS)
+
+# Distributions, installed into fresh environments; the compiled one, if there is a build (`make compile`).
+test-wheel: $(VENV)/.dev
+	$(BIN)/python -m pytest -m wheels tests/compile $(ARGS)
 
 # Inputs that nobody thought of; a finding is saved, and printed with the seed that makes it again.
 fuzz: $(VENV)/.dev
@@ -120,6 +128,8 @@ lock: $(VENV)/.dev
 		--no-header --python-version 3.11 --quiet -o requirements/runtime.lock
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --no-emit-index-url \
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/dev.lock
+	$(BIN)/uv pip compile --group build -c requirements/dev.lock --universal --generate-hashes --no-emit-index-url \
+		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/build.lock
 
 clean:
 	rm -rf $(VENV) .venv-aider .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/*/node_modules \

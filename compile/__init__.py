@@ -4,5 +4,8 @@ modules   the modules that mypyc compiles, and those that C replaces
 build     runs the compilers
 progress  shows the step that a build is at
 hook      puts the compiled modules into a wheel
+wheels    builds the wheels and the sdist
+install   installs the command for a user
+sbom      writes the bill of materials
 training  runs the hot path, so that the compiler can optimise by profile
 """

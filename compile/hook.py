@@ -98,6 +98,7 @@ class CompiledWheel(BuildHookInterface[BuilderConfig]):
         self._folder = tempfile.mkdtemp(prefix="routecodex-wheel-")
         into = Path(self._folder) / "compiled"
         if not self._compile(into):
+            self._remove()
             if mode(os.environ) != "auto":
                 raise CannotCompile("the compilation failed; its output is above")
             self.app.display_warning("pure wheel: the compilation failed; its output is above")
@@ -108,6 +109,9 @@ class CompiledWheel(BuildHookInterface[BuilderConfig]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the compiled modules, which are in the wheel now."""
+        self._remove()
+
+    def _remove(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

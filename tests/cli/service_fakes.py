@@ -39,7 +39,7 @@ verb, *rest = [word for word in call if word != "--user"]
 if verb == "restart":
     unit, variables = fields(rest[0])
     env_file = pathlib.Path(unit["EnvironmentFile"].removeprefix("-").replace("%%", "%"))
-    secret = shlex.split(env_file.read_text()) if env_file.exists() else []
+    secret = shlex.split(env_file.read_text(), comments=True) if env_file.exists() else []
     environ = {"HOME": os.environ["HOME"], "PATH": os.environ["PATH"], **dict(variables)}
     environ.update(word.split("=", 1) for word in secret)
     words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(unit["ExecStart"])]
