@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import os
+import platform
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from compile.modules import IN_C, MODULES
 from compile.training import train
 from routecodex import compiled
 from tests.kit import source_tree
+from tests.reference.installed import SWITCHES
 
 TYPED = [f"routecodex.{module}" for module in MODULES]
 NAMES = [*TYPED, *(f"routecodex.{module}" for module in IN_C)]
@@ -74,12 +77,36 @@ def test_c_that_does_nothing_from_the_sources_has_a_reference_to_be_tested_again
     assert names == {file.stem for file in there.glob("*.py")} - {"installed"}
 
 
+def test_every_branch_that_asks_for_c_can_be_taken_from_the_sources_too() -> None:
+    """A name of a module holds `scan.IN_C`, and the tests know it: they run both of its branches."""
+    holders = []
+    for file in sorted(compiled.PACKAGE.rglob("*.py")):
+        module = ".".join(file.relative_to(compiled.PACKAGE).with_suffix("").parts)
+        tree = source_tree.read(file)
+        assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign) and asks_for_c(node.value)]
+        holders += [f"{module}.{ast.unparse(node.target)}" for node in assigned]
+        asked = [node for node in ast.walk(tree) if asks_for_c(node)]
+        assert len(asked) == len(assigned), f"{module}: hold scan.IN_C in a name, and use that"
+    assert sorted(holders) == sorted(SWITCHES)
+
+
+def asks_for_c(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "IN_C"
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
 def test_a_manifest_that_is_none_is_passed_over(tmp_path: Path, text: str) -> None:
     file = tmp_path / "manifest.json"
     assert compiled.matching_build(file) is None
     file.write_text(text)
     assert compiled.matching_build(file) is None
+
+
+def test_a_build_serves_all_patch_releases_of_its_python_and_no_other_version() -> None:
+    version = f"{sys.version_info.major}{sys.version_info.minor}"
+    assert compiled.BINARY_INTERFACE.startswith(f"{sys.implementation.name}-{version} ")
+    assert platform.python_version() not in compiled.BINARY_INTERFACE
+    assert compiled.BINARY_INTERFACE.endswith(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 @pytest.mark.parametrize("name", ["routecodex.wire.json", "routecodex.wire.scan"])
