@@ -6,7 +6,7 @@ PORT ?= 5520
 SECONDS ?= 60
 
 .PHONY: install dev demo compile wheel sbom lint types test test-agents test-compiled test-pythons test-wheel fuzz check \
-	bench bench-quick bench-workers profile guard guard-record docs lock clean
+	bench bench-quick bench-workers profile guard guard-record guard-record-pythons docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -75,6 +75,10 @@ test-compiled: compile $(SDKS) $(AGENTS)
 	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) tests/gateway tests/protocols tests/providers tests/server \
 		tests/clients tests/routing tests/wire tests/fuzz $(ARGS)
 
+# The tests of codecs and sockets on every Python that is found, each in an environment below .pythons/.
+test-pythons:
+	$(PYTHON) -m tests.pythons $(ARGS)
+
 # Distributions, installed into fresh environments; the compiled one, if there is a build (`make compile`).
 test-wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest -m wheels tests/compile $(ARGS)
@@ -115,6 +119,10 @@ guard: $(VENV)/.dev
 guard-record: $(VENV)/.dev
 	$(BIN)/python -m bench.guard --record
 
+# The same for every Python that is found.
+guard-record-pythons:
+	$(PYTHON) -m tests.pythons -- -m bench.guard --record
+
 # Generated pages; a test fails when they are stale.
 docs: $(VENV)/.dev
 	$(BIN)/python -m routecodex.config.reference
@@ -128,9 +136,12 @@ lock: $(VENV)/.dev
 		--no-header --python-version 3.11 --quiet -o requirements/runtime.lock
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --no-emit-index-url \
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/dev.lock
+	$(BIN)/uv pip compile pyproject.toml --group test -c requirements/dev.lock --universal --generate-hashes \
+		--no-emit-index-url --no-annotate --no-header --python-version 3.11 --quiet -o requirements/test.lock
 	$(BIN)/uv pip compile --group build -c requirements/dev.lock --universal --generate-hashes --no-emit-index-url \
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/build.lock
 
 clean:
-	rm -rf $(VENV) .venv-aider .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/*/node_modules \
+	rm -rf $(VENV) .venv-aider .pythons dist .mypy_cache .ruff_cache .hypothesis .pytest_cache \
+		tests/clients/*/node_modules \
 		bench/build bench/results bench/peers src/routecodex/_compiled

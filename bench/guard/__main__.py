@@ -60,9 +60,9 @@ def report(counts: Counts) -> str:
 
 
 def _compare(counts: Counts) -> int:
-    recorded = record.read().get(record.version())
+    recorded = record.read(record.version())
     if recorded is None:
-        print(f"\nno record for {record.version()}; run `make guard-record`")
+        print(f"\n{record.NONE.format(record.version())}")
         return 2
     moves = record.moved(recorded, counts)
     if not moves:
@@ -85,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report(counts))
     if not options.record:
         return _compare(counts)
-    record.write(counts)
-    print(f"\nrecorded for {record.version()}: {record.FILE.relative_to(ROOT)}")
+    file = record.write(counts, record.version())
+    print(f"\nrecorded for {record.version()}: {file.relative_to(ROOT)}")
     return 0
 
 

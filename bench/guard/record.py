@@ -1,16 +1,25 @@
-"""Recorded counts of the hot path, by version of Python, and the differences."""
+"""Recorded counts of the hot path, a file for each version of Python, and the differences.
+
+`recorded.json` has those of the REFERENCE, which every intended change renews. The record of another version
+names the reference that it was made with: it does not count any more when that has been renewed, so that a
+change need not be recorded on every Python at once.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from bench.guard.counting import Count
 
-FILE = Path(__file__).parent / "recorded.json"
+FOLDER = Path(__file__).parent
+REFERENCE = "cpython 3.11"
+NONE = f"no record for {{}}, or only one that is older than that of {REFERENCE}; run `make guard-record`"
 TOLERANCE = 0.05
 # Differences that small scripts may have: a single block more is not a change of cost.
 SLACK = {"bytecodes": 8, "allocations": 2, "bytes": 256}
@@ -41,20 +50,40 @@ def version() -> str:
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
-def read(file: Path = FILE) -> dict[str, Counts]:
-    """Return the recorded figures of every version."""
-    return msgspec.json.decode(file.read_bytes(), type=dict[str, Counts]) if file.exists() else {}
+def file_of(python: str, folder: Path = FOLDER) -> Path:
+    """Return the file with the record of a version."""
+    return folder / ("recorded.json" if python == REFERENCE else f"recorded-{python.replace(' ', '-')}.json")
 
 
-def write(counts: Counts, file: Path = FILE) -> None:
-    """Replace the figures of this version; other versions keep theirs."""
-    rows = [
-        f"  {_text(name)}: {{\n"
-        + ",\n".join(f"    {_text(script)}: {_text(count)}" for script, count in known.items())
-        + "\n  }"
-        for name, known in sorted((read(file) | {version(): counts}).items())
-    ]
-    file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+def read(python: str, folder: Path = FOLDER) -> Counts | None:
+    """Return the record of a version; None without one, or if the reference has been renewed since."""
+    found = _read(file_of(python, folder))
+    made_with = found.pop(_MADE_WITH, None)
+    if python != REFERENCE and made_with != _reference_digest(folder):
+        return None
+    counts = found.get(python)
+    return None if counts is None else msgspec.convert(counts, Counts)
+
+
+def write(counts: Counts, python: str, folder: Path = FOLDER) -> Path:
+    """Replace the record of a version and return its file."""
+    rows = ",\n".join(f"    {_text(script)}: {_text(count)}" for script, count in counts.items())
+    made_with = "" if python == REFERENCE else f"  {_text(_MADE_WITH)}: {_text(_reference_digest(folder))},\n"
+    file = file_of(python, folder)
+    file.write_text(f"{{\n{made_with}  {_text(python)}: {{\n{rows}\n  }}\n}}\n")
+    return file
+
+
+_MADE_WITH = "made with"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
+
+
+def _reference_digest(folder: Path) -> str:
+    counts = _read(file_of(REFERENCE, folder)).get(REFERENCE, {})
+    return hashlib.blake2b(msgspec.json.encode(counts, order="sorted"), digest_size=8).hexdigest()
 
 
 def _text(value: object) -> str:

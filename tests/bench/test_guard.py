@@ -22,9 +22,9 @@ GONE = [Move("plan", "allocations", 4, 0), Move("plan", "bytes", 400, 0)]
 
 
 def test_the_hot_path_does_the_work_that_is_recorded() -> None:
-    recorded = record.read().get(record.version())
+    recorded = record.read(record.version())
     if recorded is None:
-        pytest.skip(f"nothing is recorded for {record.version()}: `make guard-record` does it")
+        pytest.skip(record.NONE.format(record.version()))
     moves = [str(move) for move in moved(recorded, command.counted())]
     assert moves == [], command.ADVICE
 
@@ -106,11 +106,26 @@ def test_a_move_says_what_was_and_what_is() -> None:
     assert str(Move("read", "bytes", 10_000, 12_345)) == "read: 10,000 bytes recorded, 12,345 now (+23.4%)"
 
 
-def test_recording_keeps_what_other_versions_have(tmp_path: Path) -> None:
-    file = tmp_path / "recorded.json"
-    assert record.read(file) == {}
-    file.write_bytes(msgspec.json.encode({"cpython 3.99": KNOWN, record.version(): {}}))
-    record.write({"read": KNOWN["read"]}, file)
-    assert record.read(file) == {"cpython 3.99": KNOWN, record.version(): {"read": KNOWN["read"]}}
-    lines = file.read_text().splitlines()
-    assert len([line for line in lines if '"bytecodes"' in line]) == 3
+def test_every_version_has_a_record_of_its_own(tmp_path: Path) -> None:
+    other = {"read": KNOWN["read"]}
+    assert record.read(record.REFERENCE, tmp_path) is None
+    assert record.write(KNOWN, record.REFERENCE, tmp_path) == tmp_path / "recorded.json"
+    assert record.write(other, "cpython 3.99", tmp_path) == tmp_path / "recorded-cpython-3.99.json"
+    assert record.read(record.REFERENCE, tmp_path) == KNOWN
+    assert record.read("cpython 3.99", tmp_path) == other
+    assert record.read("cpython 3.98", tmp_path) is None
+    lines = (tmp_path / "recorded.json").read_text().splitlines()
+    assert len([line for line in lines if '"bytecodes"' in line]) == 2
+
+
+def test_a_record_does_not_count_after_the_reference_was_renewed(tmp_path: Path) -> None:
+    record.write(KNOWN, record.REFERENCE, tmp_path)
+    record.write(KNOWN, "cpython 3.99", tmp_path)
+    record.write(KNOWN | {"plan": Count(41, 4, 400)}, record.REFERENCE, tmp_path)
+    assert record.read("cpython 3.99", tmp_path) is None
+    record.write(KNOWN, "cpython 3.99", tmp_path)
+    assert record.read("cpython 3.99", tmp_path) == KNOWN
+
+
+def test_the_reference_is_recorded() -> None:
+    assert record.read(record.REFERENCE)
