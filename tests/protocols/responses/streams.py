@@ -49,7 +49,8 @@ def frame(kind: str, **fields: Any) -> bytes:
 
 def numbered(first: int, *frames: bytes) -> list[bytes]:
     """Return the frames with consecutive sequence numbers."""
-    found = [json.loads(frame.partition(b"data: ")[2]) for frame in frames]
+    # Not `frame`: Python 3.12.0 and 3.12.1 take the function of that name for the loop's variable.
+    found = [json.loads(each.partition(b"data: ")[2]) for each in frames]
     return [
         frame(**{"kind": one.pop("type"), "sequence_number": at, **one})
         for at, one in enumerate(found, first)

@@ -132,6 +132,8 @@ def test_a_content_length_alone_allocates_no_buffer(sent: int, allocated: bool) 
     for start in range(0, sent, 10_000):
         reader.feed(body[start : start + 10_000])
     assert (reader.body_buffer is not None, reader.body_left) == (allocated, 1_100_000 - sent)
+    # A connection closes its reader: Python 3.13 reports a buffer that the collector finds in a circle.
+    reader.close()
 
 
 def test_the_buffer_of_a_rejected_request_is_released() -> None:
