@@ -278,7 +278,6 @@ SILENT: dict[str, str] = {
 PRIVATE: dict[tuple[str, str], str] = {
     ("bench", "_parser"): "the public function would run the benchmark",
     ("protocols/messages", "_SCANS"): "code that only a build uses is tried without one",
-    ("reference", "_BYPASSES"): "code that only a build uses is tried without one",
     ("turns/plugins", "_exit"): "a public function of os",
 }
 """Private names that the tests of a folder use, and why; the list only shrinks."""
