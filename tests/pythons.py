@@ -27,6 +27,8 @@ OLDEST = (3, 11)
 PARTS = ("tests/wire", "tests/canon", "tests/protocols", "tests/providers", "tests/server", "tests/stores")
 """Codecs and sockets: what a version of Python may change."""
 MORE = ("tests/gateway/test_matrix.py", "tests/gateway/test_both_ways.py", "tests/bench/test_guard.py")
+WITHOUT = ("tests/protocols/test_linear_work.py", "tests/server/test_workers.py")
+"""Tests that take long and do not depend on the version."""
 
 _ASK = """
 import json, platform, sys
@@ -130,7 +132,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     if options.list:
         print(*(f"{each.version}  {each.path}" for each in found), sep="\n")
         return 0
-    command = options.arguments or ["-m", "pytest", *PARTS, *MORE]
+    command = options.arguments or ["-m", "pytest", *PARTS, *MORE, *(f"--ignore={name}" for name in WITHOUT)]
     results = {}
     for each in found:
         print(f"== Python {'.'.join(map(str, each.release))}: {each.path}", flush=True)
