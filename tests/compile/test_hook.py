@@ -22,7 +22,8 @@ PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 PROJECT = """
 [build-system]
 requires = ["hatchling"]
-build-backend = "hatchling.build"
+build-backend = "build_backend"
+backend-path = ["compile/backend"]
 
 [project]
 name = "small"
@@ -41,6 +42,8 @@ tools = ["mypy", "setuptools"]
 
 COMPILER = """
 import pathlib, sys
+with open(pathlib.Path(__file__).parents[1] / "compilations", "a") as log:
+    log.write("x")
 into = pathlib.Path(sys.argv[sys.argv.index("--into") + 1])
 into.mkdir(parents=True)
 (into / "manifest.json").write_text(" ".join(sys.argv[3:]))
@@ -57,6 +60,8 @@ class Project:
         self._write("src/routecodex/__init__.py", "")
         self._write("src/routecodex/_compiled/of_the_tree.so", "")
         self._write("compile/hook.py", (ROOT / "compile/hook.py").read_text())
+        backend = "compile/backend/build_backend.py"
+        self._write(backend, (ROOT / backend).read_text())
         self._write("compile/__main__.py", COMPILER.format(code=compiler_exit))
 
     def _write(self, name: str, text: str) -> None:
@@ -140,6 +145,27 @@ def test_without_a_compiler_the_wheel_is_pure(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "there is no C compiler ('no-such-compiler' is not on PATH)" in done.stderr
     assert project.wheel() == PURE
+
+
+@can_compile
+def test_pip_compiles_once(tmp_path: Path) -> None:
+    """It needs the metadata first, and would build a wheel for that too if the backend had no other way."""
+    project = Project(tmp_path)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        "dist",
+        ".",
+    ]
+    subprocess.run(pip, cwd=tmp_path, check=True)
+    assert_compiled(project.wheel())
+    assert (tmp_path / "compilations").read_text() == "x"
 
 
 def test_an_installation_in_place_is_not_compiled(tmp_path: Path) -> None:
