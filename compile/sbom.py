@@ -72,12 +72,12 @@ def _licences(package: LockedPackage) -> list[dict[str, Any]]:
     found = _installed(package)
     if found is None:
         return []
-    expression = found.metadata.get("License-Expression")
-    if expression:
-        return [{"expression": expression}]
-    classifiers = found.metadata.get_all("Classifier") or []
+    fields = found.metadata
+    if "License-Expression" in fields:
+        return [{"expression": fields["License-Expression"]}]
+    classifiers = fields.get_all("Classifier") or []
     names = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License :: OSI Approved")]
-    stated = (found.metadata.get("License") or "").strip().partition("\n")[0]
+    stated = fields["License"].strip().partition("\n")[0] if "License" in fields else ""
     return [{"license": {"name": name}} for name in names or filter(None, [stated])]
 
 

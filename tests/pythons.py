@@ -100,7 +100,7 @@ def prepare(interpreter: Interpreter) -> Path:
     if not mark.exists() or mark.read_text() != wanted:
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([interpreter.path, "-m", "venv", venv], check=True)
-        pip = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = (venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         subprocess.run([*pip, "--require-hashes", "-r", LOCK], check=True)
         mark.write_text(wanted)
     return venv / "bin/python"

@@ -111,9 +111,10 @@ def test_an_agent_that_cannot_be_loaded_leaves_no_file(
 def test_an_agent_of_somebody_else_is_left_alone(tmp_path: Path, agents: LaunchdAgents) -> None:
     agents.unit_file.parent.mkdir(parents=True)
     agents.unit_file.write_text("<plist/>")
-    for call in (lambda: agents.install(unit(tmp_path)), lambda: agents.uninstall(1)):
-        with pytest.raises(ServiceFailed, match="choose another --name"):
-            call()
+    with pytest.raises(ServiceFailed, match="choose another --name"):
+        agents.install(unit(tmp_path))
+    with pytest.raises(ServiceFailed, match="choose another --name"):
+        agents.uninstall(1)
     assert agents.unit_file.read_text() == "<plist/>"
 
 
