@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,6 +220,31 @@ def test_wrong_arguments_are_usage_errors(
     done = session.install(*arguments, **environ)
     assert done.returncode == 2
     assert message in done.stderr
+    assert not session.unit_file.exists()
+
+
+def test_an_address_for_everyone_needs_client_keys(session: Session) -> None:
+    done = session.install("--host", "0.0.0.0")
+    assert done.returncode == 2
+    assert "cannot listen on 0.0.0.0 without client keys" in done.stderr
+    assert not session.unit_file.exists()
+
+
+def test_a_command_in_the_cache_of_uvx_cannot_be_a_service(session: Session, tmp_path: Path) -> None:
+    venv = tmp_path / "uv/archive-v0/k3y"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    done = subprocess.run(
+        [venv / "bin/python", "-m", "routecodex", "service", "install", "--config", str(session.config)],
+        env={
+            "HOME": str(session.home),
+            "PATH": session.systemctl.path,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), sysconfig.get_path("platlib")]),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "`uv tool install routecodex`" in done.stderr
     assert not session.unit_file.exists()
 
 

@@ -27,7 +27,7 @@ from routecodex.cli.service_control import (
 from routecodex.cli.service_units import ServiceUnit
 from routecodex.cli.tables import print_problem
 from routecodex.cli.views import facts
-from routecodex.config import Config
+from routecodex.config import Config, is_loopback
 
 _Result = TypeVar("_Result")
 _READY_SECONDS = 30.0
@@ -102,6 +102,7 @@ def install(
     control = _control_or_exit(name)
     file = config_path(path).absolute()
     config = _with_address(load_or_exit(file, with_mode=True), host, port)
+    _require_client_keys(config)
     options = {"--host": host, "--port": port, "--workers": workers if workers > 1 else None}
     unit = _unit(name, file, options, config)
     saved = _env_values(variables)
@@ -153,6 +154,16 @@ def _with_address(config: Config, host: str | None, port: int | None) -> Config:
         config,
         server=replace(server, **{name: value for name, value in changes.items() if value is not None}),
     )
+
+
+def _require_client_keys(config: Config) -> None:
+    """Exit if `serve` would refuse the address, because everyone could use the gateway."""
+    if not is_loopback(config.server.host) and not config.server.client_keys:
+        print_problem(
+            f"cannot listen on {config.server.host} without client keys\n"
+            "    fix: add client_keys under [server], or listen on 127.0.0.1"
+        )
+        raise SystemExit(2)
 
 
 def _unit(name: str, file: Path, options: Mapping[str, str | int | None], config: Config) -> ServiceUnit:
