@@ -102,13 +102,16 @@ def prepare(interpreter: Interpreter) -> Path:
         subprocess.run([interpreter.path, "-m", "venv", venv], check=True)
         pip = (venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         subprocess.run([*pip, "--require-hashes", "-r", LOCK], check=True)
+        # As if it were installed in place, without the tools for that.
+        [packages] = (venv / "lib").glob("python*/site-packages")
+        (packages / "routecodex.pth").write_text(f"{ROOT / 'src'}\n")
         mark.write_text(wanted)
     return venv / "bin/python"
 
 
 def run(interpreter: Interpreter, arguments: Sequence[str]) -> int:
     """Run `python …` with the sources of this tree and return its exit code."""
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run([prepare(interpreter), *arguments], cwd=ROOT, env=environ).returncode
 
 
