@@ -458,7 +458,12 @@ async def test_a_server_ends_with_the_terminal_it_was_watched_on(tmp_path: Path,
         *(sys.executable, "-m", "routecodex", "serve", "--config", "gateway.toml", "--port", "0"),
         *("--workers", workers),
         cwd=tmp_path,
-        env={**os.environ, "ROUTECODEX_USER_DIR": str(tmp_path / "user"), "PYTHONPATH": str(ROOT / "src")},
+        env={
+            **os.environ,
+            "ROUTECODEX_USER_DIR": str(tmp_path / "user"),
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONUNBUFFERED": "",  # buffered, as by default: the rest of the output cannot be written
+        },
         stdin=slave,
         stdout=slave,
         stderr=slave,

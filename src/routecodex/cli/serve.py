@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import errno
 import os
 import sys
@@ -60,6 +62,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
       routecodex serve
       routecodex serve --config gateway.toml --port 8080 --workers 2
     """
+    atexit.register(_discard_unwritable_output)
     file = config_path(path)
     before = stamp(file)
     config = _with_address(load_or_exit(path, with_mode=True), host, port)
@@ -105,6 +108,7 @@ def demo(port: int) -> None:
     from routecodex.server.serve import user_dir
     from routecodex.server.workers import reserve_port
 
+    atexit.register(_discard_unwritable_output)
     text = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
     config = loads(text, source="demo.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
     if port:
@@ -114,6 +118,15 @@ def demo(port: int) -> None:
     with reserve_port(config.server.host, 0) as reserved:
         resolved = _demo_config(config, reserved.getsockname()[1])
         _serve_in_process(resolved, on_ready=_demo_ready, home=user_dir(), reuse_port=True)
+
+
+def _discard_unwritable_output() -> None:
+    """Drop output for a terminal that was closed: Python would exit with 120 because it cannot be flushed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _demo_config(config: Config, port: int) -> Config:
@@ -155,8 +168,10 @@ def _run(
     descriptors.raise_limit()
 
     def ready(host: str, port: int) -> None:
-        banner(host, port)
-        descriptors.report(config.server.max_concurrent)
+        # A terminal that is closed at this moment must not stop the server in the middle of its start.
+        with contextlib.suppress(OSError):
+            banner(host, port)
+            descriptors.report(config.server.max_concurrent)
 
     if workers == 1:
         _serve_in_process(config, on_ready=ready, home=user_dir(), source=source)

@@ -314,8 +314,10 @@ class Workers:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            # The terminal may be closed.
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
 
     def _stop(self, _number: int, _frame: object) -> None:
