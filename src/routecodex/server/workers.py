@@ -271,8 +271,7 @@ class Workers:
                 self._fork(slot)
 
     def _fork(self, slot: _Slot) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush_output()
         # A signal between the fork and storing the pid would miss the worker or reach it twice.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -314,10 +313,7 @@ class Workers:
         except BaseException:
             traceback.print_exc()
         finally:
-            # The terminal may be closed.
-            with suppress(OSError):
-                sys.stdout.flush()
-                sys.stderr.flush()
+            _flush_output()
             os._exit(code)
 
     def _stop(self, _number: int, _frame: object) -> None:
@@ -339,3 +335,10 @@ def _signal(pid: int, number: signal.Signals) -> None:
     # A worker that was just reaped may still be listed.
     with suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def _flush_output() -> None:
+    """Write what is buffered; the terminal may be closed."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
