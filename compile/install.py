@@ -16,6 +16,7 @@ from pathlib import Path
 
 from compile.wheels import build, build_tools, create, install_locks, pip
 
+OLDEST = (3, 11)
 DEV_MARK = ".dev"
 """File in an environment that `make dev` has made."""
 
@@ -68,6 +69,9 @@ def _compile(tools: Path, python: Path, into: Path, mode: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install, and print how the gateway will run."""
     options = _parser().parse_args(arguments)
+    if sys.version_info < OLDEST:
+        print(f"error: this is Python {sys.version.split()[0]}; use 3.11 or newer: `make install PYTHON=…`")
+        return 2
     if (options.venv / DEV_MARK).exists():
         print(
             f"{options.venv} was made by `make dev` and has the command already; to compile: `make compile`"
