@@ -29,6 +29,7 @@ from routecodex.gateway.state.sessions import Sessions
 from routecodex.gateway.state.signature_owners import SignatureOwners
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages.client_quirks import message_stop_rule
 from routecodex.providers.catalog import PRESETS
 from routecodex.providers.http import HttpClient, origin_of
 from routecodex.providers.http.client import encode_head
@@ -275,6 +276,12 @@ async def fill_header_blocks() -> object:
     return upstream
 
 
+async def fill_messages_clients() -> object:
+    for number in range(1000):
+        message_stop_rule("auto", {"user-agent": long_id(number, 50_000 if number < 400 else 250)})
+    return None
+
+
 async def fill_request_log(tmp: Path = Path("/proc/nowhere")) -> object:
     log = RequestLog(tmp, max_bytes=1)
     for number in range(300):
@@ -311,6 +318,7 @@ CACHES: dict[str, Cache] = {
     "order of targets by session, per pool": Cache("routing/pools.py", fill_affinities, 8),
     "headers of answers": Cache("gateway/answer/writer.py", fill_routing_headers, 2),
     "headers to providers, per provider": Cache("providers/upstream.py", fill_header_blocks, 3),
+    "clients of messages": Cache("protocols/messages/client_quirks.py", fill_messages_clients, 1),
     "fields of log lines": Cache("server/access_log.py", fill_log_fields, 1),
     "lines that wait for the request log": Cache("server/request_log.py", fill_request_log, 12),
     "paths": Cache("server/paths.py", fill_paths, 2),
@@ -340,7 +348,12 @@ async def test_a_cache_keeps_to_its_bound(name: str) -> None:
 
 
 BY_CONFIGURATION: dict[str, str] = {
+    "accounting/price_file.py": "the price file of the package",
+    "gateway/codex_catalog.py": "the text of one file",
+    "gateway/state/model_lists.py": "lists of configured providers",
     "providers/catalog.py": "the rows of the catalog",
+    "providers/model_facts.py": "the facts of the package",
+    "providers/recommended_models.py": "the recommendations of the package",
     "gateway/state/operator_state.py": "one value",
     "providers/http/client.py": "filled with the headers to providers",
     "providers/http/origin.py": "TLS options of providers",
