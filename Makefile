@@ -6,7 +6,7 @@ PORT ?= 5520
 SECONDS ?= 60
 
 .PHONY: install dev demo compile wheel sbom lint types test test-agents test-compiled test-pythons test-wheel fuzz check \
-	bench bench-quick bench-workers profile guard guard-record guard-record-pythons docs lock clean
+	bench bench-quick bench-workers profile guard guard-record guard-record-pythons docs pictures lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -128,6 +128,10 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m routecodex.config.reference
 	$(BIN)/python -m routecodex.cli.reference
 	$(BIN)/python -m routecodex.protocols.reference
+
+# The pictures of the documents, from real runs.
+pictures: $(VENV)/.dev
+	$(BIN)/python -m tests.pictures.terminal
 
 # Renews the lock files after a change of dependencies in pyproject.toml.
 lock: $(VENV)/.dev

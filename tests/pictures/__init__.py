@@ -1,0 +1,1 @@
+"""Makes the pictures of the documents from real runs: `make pictures`."""
