@@ -110,7 +110,8 @@ CASES = {
             name="qwen",
             speaks="chat",
             arguments=("--approval-mode", "yolo", "-p"),
-            reads=Call("run_shell_command", {"command": "cat a.txt", "is_background": False}),
+            # Qwen Code may lose what a command prints just before it ends: let it read first.
+            reads=Call("run_shell_command", {"command": "cat a.txt && sleep 0.3", "is_background": False}),
             settings={".qwen/settings.json": '{"security": {"auth": {"selectedType": "qwen-oauth"}}}'},
             variables={"OPENAI_BASE_URL": ELSEWHERE, "OPENAI_MODEL": "other"},
             own=(".qwen/settings.json",),
