@@ -76,8 +76,8 @@ async def test_any_other_key_is_a_401_in_the_protocols_envelope(protocol: str) -
 
 
 TYPES = {
-    "chat": ("type", "authentication_error"),
-    "responses": ("type", "authentication_error"),
+    "chat": ("type", "invalid_request_error"),
+    "responses": ("type", "invalid_request_error"),
     "messages": ("type", "authentication_error"),
     "gemini": ("status", "UNAUTHENTICATED"),
 }

@@ -3,7 +3,9 @@
     GatewayError
     ├── ClientError                the request is at fault
     │   ├── BadRequest             400  a field is wrong; `param` names it
-    │   ├── Unauthorized           401  the client's own key is missing or unknown
+    │   ├── Unauthorized           401  the admin token, or the client's own key, is missing or unknown
+    │   │   └── KeyRefused         401  the client's key is unknown, expired or revoked
+    │   ├── AccessDenied           403  the client is known and may not do this
     │   ├── NotFound               404  no such path, model or response
     │   ├── MethodNotAllowed       405
     │   ├── TooLarge               413  body, depth or message limits
@@ -134,6 +136,20 @@ class Unauthorized(ClientError):
 
     status = 401
     default_code = "invalid_api_key"
+    never_retry = True
+
+
+class KeyRefused(Unauthorized):
+    """The client's key is unknown, expired or revoked; `code` says which."""
+
+    protocol_code = "invalid_api_key"
+
+
+class AccessDenied(ClientError):
+    """The client is known, and may not do this: `key_blocked`, `not_allowed`."""
+
+    status = 403
+    default_code = "not_allowed"
     never_retry = True
 
 

@@ -5,6 +5,7 @@ load           `load`, `loads`: a file or text to a `Config`, or `InvalidConfig`
 model          `Config` and its tables `ServerConfig`, `StoreConfig`, `PoolConfig`, …
 providers      `ProviderConfig`, `KeyConfig`, `ModelConfig`; `Preset`, the defaults of a well-known provider
 server_tools   tables of the server tools
+limit_text     `parse_limit`: a limit as it is written, `$20/day`
 teams          `ClientConfig`, `TeamConfig`, `LimitConfig`, `AllowConfig`, `UsageConfig`
 syntax         parses the text; a syntax error says what to write instead
 repair         repairs first mistakes in provider tables, and reports them
@@ -24,6 +25,7 @@ from __future__ import annotations
 from routecodex.config.check import check, is_loopback, open_address
 from routecodex.config.check_routes import split_target
 from routecodex.config.check_teams import name_problem
+from routecodex.config.limit_text import LIMIT_FIX, LimitText, parse_limit
 from routecodex.config.load import examine, find_path, load, loads
 from routecodex.config.model import (
     ClassifierConfig,
@@ -54,9 +56,11 @@ from routecodex.config.providers import (
 from routecodex.config.server_tools import ClockConfig, NtpConfig, ServerToolsConfig, StopMessageConfig
 from routecodex.config.teams import (
     ANONYMOUS,
+    TEAM_PREFIX,
     AllowConfig,
     ClientConfig,
     ClientKeySource,
+    ConsoleRole,
     InstructionKind,
     LimitConfig,
     TeamConfig,
@@ -70,6 +74,8 @@ from routecodex.config.values import Secret
 
 __all__ = [
     "ANONYMOUS",
+    "LIMIT_FIX",
+    "TEAM_PREFIX",
     "AllowConfig",
     "AuthStyle",
     "ClassifierConfig",
@@ -78,10 +84,12 @@ __all__ = [
     "ClientKeySource",
     "ClockConfig",
     "Config",
+    "ConsoleRole",
     "InstructionKind",
     "InvalidConfig",
     "KeyConfig",
     "LimitConfig",
+    "LimitText",
     "LoggingConfig",
     "MessagesConfig",
     "ModelConfig",
@@ -115,6 +123,7 @@ __all__ = [
     "loads",
     "name_problem",
     "open_address",
+    "parse_limit",
     "parse_time",
     "rate_limits",
     "split_target",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 
+from routecodex.config.limit_text import LIMIT_FIX, parse_limit
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
 from routecodex.config.teams import (
@@ -14,6 +15,7 @@ from routecodex.config.teams import (
     CLIENT_NAME,
     NAME_FIX,
     RESERVED_NAMES,
+    TEAM_PREFIX,
     AllowConfig,
     ClientConfig,
     LimitConfig,
@@ -60,6 +62,8 @@ def _client_keys(config: Config) -> Iterator[Problem]:
             yield Problem(place, message, "keep one of the two")
         elif row.name == ANONYMOUS:
             yield Problem(place, f"{quoted(row.name)} stands for requests without a key", "use another name")
+        elif row.name.startswith(TEAM_PREFIX):
+            yield Problem(place, f"{quoted(row.name)} stands for a team", "use another name")
         elif row.name in RESERVED_NAMES:
             message = f"{quoted(row.name)} stands for {RESERVED_NAMES[row.name]}"
             yield Problem(place, message, "use another name")
@@ -174,9 +178,16 @@ def _allow(config: Config, allow: AllowConfig, place: ConfigPath) -> Iterator[Pr
 def _limits(config: Config, limits: tuple[str | LimitConfig, ...], place: ConfigPath) -> Iterator[Problem]:
     for index, limit in enumerate(limits):
         if isinstance(limit, LimitConfig):
+            yield from _limit_text(limit.limit, (*place, index, "limit"))
             yield from _limit(config, limit, (*place, index))
-        elif not limit.strip():
-            yield Problem((*place, index), "is empty", 'write a limit, as in "$20/day"')
+        else:
+            yield from _limit_text(limit, (*place, index))
+
+
+def _limit_text(text: str, place: ConfigPath) -> Iterator[Problem]:
+    found = parse_limit(text)
+    if isinstance(found, str):
+        yield Problem(place, f"{quoted(text[:80])} {found}", LIMIT_FIX)
 
 
 def _limit(config: Config, limit: LimitConfig, place: ConfigPath) -> Iterator[Problem]:

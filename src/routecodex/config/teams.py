@@ -19,6 +19,8 @@ CLIENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 NAME_FIX = "use 1 to 64 letters, digits, _ . and -"
 ANONYMOUS = "anonymous"
 """Name of the client that requests without a key belong to."""
+TEAM_PREFIX = "team:"
+"""Prefix of a team's name where it stands beside names of clients."""
 RESERVED_NAMES = {"console": "the playground of the console", "gateway": "the gateway's own calls"}
 """Names that stand for something else in records and figures."""
 

@@ -112,7 +112,7 @@ def test_an_error_inside_an_answer_has_the_status_of_its_code(error: Any, kind: 
 
 ENCODED: list[tuple[GatewayError, int, str]] = [
     (BadRequest("x", param="n"), 400, "invalid_request_error"),
-    (Unauthorized("x"), 401, "authentication_error"),
+    (Unauthorized("x"), 401, "invalid_request_error"),
     (NotFound("x"), 404, "not_found_error"),
     (TooLarge("x"), 413, "invalid_request_error"),
     (Overloaded("x"), 503, "overloaded_error"),

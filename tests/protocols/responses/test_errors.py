@@ -72,7 +72,7 @@ def test_retry_after_is_read() -> None:
     ("error", "status", "kind"),
     [
         (BadRequest("b", param="input[0]"), 400, "invalid_request_error"),
-        (Unauthorized("u"), 401, "authentication_error"),
+        (Unauthorized("u"), 401, "invalid_request_error"),
         (NotFound("n"), 404, "invalid_request_error"),
         (UpstreamLimited("l"), 429, "rate_limit_error"),
         (Overloaded("o"), 503, "server_error"),

@@ -14,7 +14,8 @@ from routecodex.wire import json
 
 _TYPES: dict[Kind, str] = {
     "invalid_request": "invalid_request_error",
-    "authentication": "authentication_error",
+    # As OpenAI answers a wrong key: the code tells it from other errors of the request.
+    "authentication": "invalid_request_error",
     "permission": "permission_error",
     "not_found": "invalid_request_error",
     "too_large": "invalid_request_error",
