@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from routecodex.accounting.client_store import ClientDirectory
 from routecodex.canon.parts import Reasoning
 from routecodex.canon.request import Request, Tool
 from routecodex.config import Config, loads
@@ -49,6 +50,7 @@ from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.server_tools.vision import DescriptionCache
 from routecodex.stores.folder import Folder
+from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change
 from tests.kit import source_tree
 
@@ -257,7 +259,7 @@ async def fill_paths() -> object:
 
 
 async def fill_hosts() -> object:
-    access = ClientAccess(demo_config())
+    access = ClientAccess(demo_config(), ClientDirectory(MemoryStore()))
     for number in range(1000):
         access.check_host({"host": f"localhost:{long_id(number, 50_000 if number < 400 else 200)}"})
     return access

@@ -379,7 +379,7 @@ async def test_a_single_client_has_the_files_of_a_gateway_without_keys(tmp_path:
                 )
                 await stored_response(harness, ALICE)
             found.append(listing(folder))
-    assert found[0] == found[1]
+    assert [name for name in found[1] if not name.startswith("client-use/")] == found[0]
     assert "sessions/session%3as-1.json" in found[0]
 
 

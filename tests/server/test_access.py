@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from routecodex.accounting.client_store import ClientDirectory
 from routecodex.canon.errors import ClientError, Unauthorized
 from routecodex.config import Config, loads
 from routecodex.protocols import grammar
 from routecodex.server.access import ClientAccess
 from routecodex.server.http import HttpRequest
+from routecodex.stores.memory import MemoryStore
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, Call, begin, call
@@ -134,23 +136,30 @@ def config(server: str = "") -> Config:
     return loads(text + '[routing]\ndefault = ["demo.m"]\n', environ={})
 
 
+def access_to(config: Config) -> ClientAccess:
+    clients = ClientDirectory(MemoryStore())
+    clients.configure(config)
+    asyncio.run(clients.refresh())
+    return ClientAccess(config, clients)
+
+
 def request(headers: dict[str, str], query: str = "") -> HttpRequest:
     return HttpRequest("GET", f"/?{query}".encode(), headers=headers)
 
 
 def test_the_key_tells_whose_it_is() -> None:
-    access = ClientAccess(config(KEYS))
-    assert access.client_name(request({"x-api-key": KEY})) == "laptop"
-    assert access.client_name(request({"x-api-key": "another"})) == "phone"
-    assert ClientAccess(config()).client_name(request({"x-api-key": KEY})) == ""
+    access = access_to(config(KEYS))
+    found = [access.client_of(request({"x-api-key": key})) for key in (KEY, "another")]
+    assert [client.name for client in found if client is not None] == ["laptop", "phone"]
+    assert access_to(config()).client_of(request({"x-api-key": KEY})) is None
 
 
 def test_keys_are_not_kept_in_the_clear() -> None:
-    access = ClientAccess(config(KEYS))
+    access = access_to(config(KEYS))
     with pytest.raises(Unauthorized) as caught:
-        access.client_name(request({"x-api-key": "wrong"}))
-    stored = [getattr(access, name) for name in dir(access)]
-    assert KEY not in f"{stored!r} {caught.value} {vars(caught.value)!r}"
+        access.client_of(request({"x-api-key": "wrong"}))
+    laptop = access.client_of(request({"x-api-key": KEY}))
+    assert KEY not in f"{laptop!r} {caught.value} {vars(caught.value)!r}"
 
 
 OURS = ["localhost", "LocalHost:5520", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:5520", "::1"]
@@ -167,13 +176,13 @@ def is_answered(access: ClientAccess, host: str) -> bool:
 
 @pytest.mark.parametrize("host", OURS)
 def test_loopback_names_are_answered(host: str) -> None:
-    access = ClientAccess(config())
+    access = access_to(config())
     assert [is_answered(access, host) for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("host", THEIRS)
 def test_other_names_are_refused(host: str) -> None:
-    access = ClientAccess(config())
+    access = access_to(config())
     for _ in range(2):
         with pytest.raises(ClientError) as caught:
             access.check_host({"host": host})
@@ -192,17 +201,17 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("allowed", "host"), ALLOWED)
 def test_names_that_are_allowed_are_answered(allowed: str, host: str) -> None:
-    access = ClientAccess(config(f'allowed_hosts = ["{allowed}"]'))
+    access = access_to(config(f'allowed_hosts = ["{allowed}"]'))
     assert (is_answered(access, host), is_answered(access, "evil.example")) == (True, False)
 
 
 @pytest.mark.parametrize("server", ['allowed_hosts = ["*"]', f'host = "0.0.0.0"\n{KEYS}'])
 def test_every_name_is_answered_when_that_is_asked_for_or_keys_guard_an_open_address(server: str) -> None:
-    assert is_answered(ClientAccess(config(server)), "anything.example")
+    assert is_answered(access_to(config(server)), "anything.example")
 
 
 def test_the_address_listened_on_is_one_of_our_names() -> None:
-    access = ClientAccess(config('host = "127.0.0.9"'))
+    access = access_to(config('host = "127.0.0.9"'))
     assert (is_answered(access, "127.0.0.9:5520"), is_answered(access, "127.0.0.8:5520")) == (True, False)
 
 

@@ -240,9 +240,10 @@ def _plan_by_file(explain_request: dict[str, Any], config: Path | None) -> dict[
 async def plan_offline(config: Config, explain_request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of `/admin/explain` of a new server with this configuration."""
     gateway = Gateway(config, store=MemoryStore(), user_dir=user_dir())
-    client = explain_request.get("client", "")
+    name = explain_request.get("client")
     try:
         await gateway.open()
+        client = gateway.clients.table.clients.get(name) if name is not None else None
         request = ClientRequest(
             id=f"req_{fresh_id()}",
             codec=CODECS[explain_request["protocol"]],
@@ -250,7 +251,8 @@ async def plan_offline(config: Config, explain_request: dict[str, Any]) -> dict[
             headers=explain_request["headers"],
             arrived=time.monotonic(),
             created=int(time.time()),
-            owner=client if client in config.server.state_owners else "",
+            client=client,
+            owner="" if client is None else client.owner,
         )
         plan: dict[str, Any] = msgspec.to_builtins(await gateway.explain(request))
         return plan

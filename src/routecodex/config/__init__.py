@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from routecodex.config.check import check, is_loopback, open_address
 from routecodex.config.check_routes import split_target
-from routecodex.config.check_teams import name_problem
+from routecodex.config.check_teams import limit_problems, name_problem
 from routecodex.config.limit_text import LIMIT_FIX, LimitText, parse_limit
 from routecodex.config.load import examine, find_path, load, loads
 from routecodex.config.model import (
@@ -118,6 +118,7 @@ __all__ = [
     "find_path",
     "is_loopback",
     "key_digest",
+    "limit_problems",
     "limit_rows",
     "load",
     "loads",

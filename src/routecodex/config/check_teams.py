@@ -101,7 +101,7 @@ def _client(config: Config, name: str, client: ClientConfig) -> Iterator[Problem
     if client.expires and parse_time(client.expires) is None:
         yield Problem((*place, "expires"), f"{quoted(client.expires[:80])} is not a time", _EXPIRES_FIX)
     yield from _allow(config, client.allow, (*place, "allow"))
-    yield from _limits(config, client.limits, (*place, "limits"))
+    yield from limit_problems(config, client.limits, (*place, "limits"))
 
 
 def _key(name: str, client: ClientConfig, place: ConfigPath) -> Iterator[Problem]:
@@ -141,7 +141,7 @@ def _team(config: Config, name: str, team: TeamConfig) -> Iterator[Problem]:
     if name == ANONYMOUS:
         yield Problem(place, f"{quoted(name)} stands for requests without a key", "use another name")
     yield from _allow(config, team.allow, (*place, "allow"))
-    yield from _limits(config, team.limits, (*place, "limits"))
+    yield from limit_problems(config, team.limits, (*place, "limits"))
     listed = {row.name for row in config.server.client_keys}
     for index, member in enumerate(team.shared_sessions):
         client = config.clients.get(member)
@@ -175,7 +175,10 @@ def _allow(config: Config, allow: AllowConfig, place: ConfigPath) -> Iterator[Pr
                 yield warning((*place, field, index), message, fix)
 
 
-def _limits(config: Config, limits: tuple[str | LimitConfig, ...], place: ConfigPath) -> Iterator[Problem]:
+def limit_problems(
+    config: Config, limits: tuple[str | LimitConfig, ...], place: ConfigPath
+) -> Iterator[Problem]:
+    """Yield what is wrong with limits, of the file or of a client that is made at run time."""
     for index, limit in enumerate(limits):
         if isinstance(limit, LimitConfig):
             yield from _limit_text(limit.limit, (*place, index, "limit"))

@@ -220,12 +220,6 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Name of the server: `id`, or one derived from host and port that is safe as a directory name."""
         return self.id or re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self.port}")
 
-    @property
-    def state_owners(self) -> tuple[str, ...]:
-        """Names of the clients that own their state: all of them if there are several, else none."""
-        names = tuple(dict.fromkeys(row.name for row in self.client_keys))
-        return names if len(names) > 1 else ()
-
 
 class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Storage of state that outlives a request."""

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from routecodex.accounting.clients import Client
 from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable
 from routecodex.gateway.answer.failover import Failover
 from routecodex.gateway.context.identity import identify
@@ -62,6 +63,7 @@ async def embed(
     *,
     headers: Mapping[str, str],
     record: RequestRecord,
+    client: Client | None = None,
     owner: str = "",
 ) -> bytes:
     """Return the upstream's own answer; the record names the target."""
@@ -71,7 +73,7 @@ async def embed(
         await services.health.refresh()
     session = await _session(services, fields, headers=headers, record=record, owner=owner)
     rules = EmbeddingRules(session, await services.operator.load())
-    planner = _EmbeddingPlanner(services, fields.model, session=session)
+    planner = _EmbeddingPlanner(services, fields.model, session=session, client=client)
     plan = planner.plan(frozenset(), None)
     if plan.notices:
         raise rules.not_allowed()
@@ -116,7 +118,10 @@ async def _attempt(services: GatewayServices, step: PlanStep, body: bytes, *, tr
 class _EmbeddingPlanner:
     """Plans a request for embeddings within the rules of its session."""
 
-    def __init__(self, services: GatewayServices, model: str, *, session: SessionState) -> None:
+    def __init__(
+        self, services: GatewayServices, model: str, *, session: SessionState, client: Client | None
+    ) -> None:
+        self._client = client
         self._services = services
         self._model = model
         self._session = session
@@ -127,7 +132,7 @@ class _EmbeddingPlanner:
         # A sticky target is a chat model: it has other vectors, or none.
         query = RouteQuery(model=self._model, ignore_sticky=True, tried=tried)
         server = services.operator.peek() or ServerState()
-        plan = services.plan(query, session=self._session, server=server)
+        plan = services.plan(query, session=self._session, server=server, client=self._client)
         steps = tuple(step for step in plan.steps if _has_embeddings(services, step))
         cooling = tuple(row for row in plan.cooling if _has_embeddings(services, row.step))
         # Route `direct`: no model with a longer context can take the place of this one.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from routecodex.accounting.client_store import ClientDirectory
+from routecodex.accounting.clients import Client
 from routecodex.accounting.prices import PriceTable
 from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.config import Config
@@ -78,6 +80,9 @@ class Gateway:
         self.http: HttpClient = HttpClient() if after is None else after.http
         self.sessions: Sessions = Sessions(store) if after is None else after.sessions
         self.operator: OperatorState = OperatorState(store) if after is None else after.operator
+        self.clients: ClientDirectory = (
+            ClientDirectory(store, clock=clock) if after is None else after.clients
+        )
         self.health: KeyHealth = KeyHealth(store, clock=clock) if after is None else after.health
         self.model_lists: ModelLists = ModelLists(store, clock=clock) if after is None else after.model_lists
         if after is None:
@@ -94,6 +99,7 @@ class Gateway:
     def _configure(self, config: Config, after: Gateway | None) -> None:
         """Build the parts that depend on the configuration."""
         self.config = config
+        self.clients.configure(config)
         self.health.options = build.health_options(config)
         self.health.scripted = build.scripted(config)
         self.sessions.refuses_unknown = config.store.on_down == "refuse"
@@ -129,6 +135,7 @@ class Gateway:
             clear_clock=self._clear_clock,
             roles=build.role_table(config),
             where=config.instructions.where,
+            router_for=self.services.router_for,
         )
         self.model_lists.configure(build.model_sources(config, self.http, self._environ))
 
@@ -220,12 +227,15 @@ class Gateway:
         await self.reasoning.owners.load()
         await self.operator.load()
         await self.model_lists.follow()
+        await self.clients.refresh()
+        self.clients.start()
         self.clock_service.start()
 
     async def close(self) -> None:
         """Save state and close every connection to a provider."""
         await self.model_lists.stop()
         await self.clock_service.stop()
+        await self.clients.close()
         await self.health.flush()
         await self.reasoning.owners.flush()
         await self.http.close()
@@ -336,6 +346,9 @@ class Gateway:
             )
         await self.health.read_latest()
         rows = self.health.report(self._clock())
+        if context.client is not None and context.client.rules is not None:
+            visible = self.services.router_for(context.client).registry.providers
+            rows = [row for row in rows if row.name.partition(".")[0] in visible]
         clock = await self.clock_service.summary(session_name(context.scope))
         session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
         return gateway_replies.status(
@@ -376,10 +389,18 @@ class Gateway:
         )
 
     async def embed(
-        self, body: bytes, *, headers: Mapping[str, str], record: RequestRecord, owner: str = ""
+        self,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],
+        record: RequestRecord,
+        client: Client | None = None,
+        owner: str = "",
     ) -> bytes:
         """Return the embeddings of a request, as its provider wrote them."""
-        return await embeddings.embed(self.services, body, headers=headers, record=record, owner=owner)
+        return await embeddings.embed(
+            self.services, body, headers=headers, record=record, client=client, owner=owner
+        )
 
     async def _may_be_stored_upstream(self, request: ClientRequest) -> bool:
         """Return whether every target stores its answers: one that is unknown here may be stored there.

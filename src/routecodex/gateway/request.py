@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from routecodex.accounting.clients import Client
 from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.canon.events import Usage
 from routecodex.canon.notices import Notices
@@ -66,13 +67,15 @@ class ClientRequest:
     Responses the stored history is expanded. `original` is the request without that history, `received` the
     request as the client sent it; both are None while they equal `wire`. `holder` names the provider and key
     that store the conversation themselves, `chain` the request that began it. `session` is the name of its
-    scope, once known. `owner` is the client that its state belongs to, if there are several clients.
+    scope, once known. `client` is who sent it, None on a gateway without clients; `owner` is the client that
+    its state belongs to, if there are several.
     """
 
     __slots__ = (
         "_canonical",
         "arrived",
         "chain",
+        "client",
         "client_name",
         "codec",
         "created",
@@ -101,7 +104,7 @@ class ClientRequest:
         arrived: float,
         created: int,
         query: str = "",
-        client_name: str = "",
+        client: Client | None = None,
         owner: str = "",
     ) -> None:
         self.id = id
@@ -111,7 +114,8 @@ class ClientRequest:
         self.arrived = arrived
         self.created = created
         self.query = query
-        self.client_name = client_name
+        self.client = client
+        self.client_name: str = "" if client is None else client.name
         self.owner = owner
         self.original: WireRequest | None = None
         self.received: WireRequest | None = None

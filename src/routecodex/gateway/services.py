@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
+from routecodex.accounting.clients import AllowRules, Client
 from routecodex.canon.errors import ClientDisconnected, GatewayError
 from routecodex.canon.finish import Finish, encode
 from routecodex.gateway.answer.keep_alive import KeepAlives
@@ -35,13 +36,14 @@ from routecodex.providers.upstream import Upstream
 from routecodex.routing import tokens
 from routecodex.routing.pools import NextTurn, RoundRobin
 from routecodex.routing.registry import Registry, Target
-from routecodex.routing.route_plan import RoutePlan, RouteQuery
-from routecodex.routing.router import Router
+from routecodex.routing.route_plan import NotPermitted, RoutePlan, RouteQuery
+from routecodex.routing.router import RestrictedRouter, Router
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.server_tools.vision import ImageDescriptions
 from routecodex.wire import json
 
 Observe: TypeAlias = Callable[[RequestRecord], None]
+_MOST_RESTRICTED = 256
 DescribeImages: TypeAlias = Callable[[ClientRequest, RoutingContext], ImageDescriptions | None]
 
 _MAX_PREPARED: Final = 4096
@@ -92,6 +94,7 @@ class GatewayServices:
         self._observe = observe
         self._tool_turn_stop = tool_turn_stop
         self._prepared: dict[Target, AnyTarget] = {}
+        self._restricted: dict[AllowRules, RestrictedRouter] = {}
 
     def plan(
         self,
@@ -100,16 +103,37 @@ class GatewayServices:
         session: SessionState,
         server: ServerState,
         next_turn: NextTurn | None = None,
+        client: Client | None = None,
     ) -> RoutePlan:
-        """Plan a query now; `next_turn` replaces the gateway's round robin."""
-        return self.router.plan(
-            query,
-            session=session,
-            server=server,
-            health=self.health,
-            now=self.clock(),
-            next_turn=next_turn or self.round_robin,
-        )
+        """Plan a query of a client now; `next_turn` replaces the gateway's round robin."""
+        router = self.router if client is None else self.router_for(client)
+        try:
+            return router.plan(
+                query,
+                session=session,
+                server=server,
+                health=self.health,
+                now=self.clock(),
+                next_turn=next_turn or self.round_robin,
+            )
+        except NotPermitted as refused:
+            if client is None:
+                raise
+            raise client.not_allowed(refused.subject) from None
+
+    def router_for(self, client: Client | None) -> Router:
+        """Return the router over the targets that a client may use; without a client over all."""
+        if client is None or client.rules is None:
+            return self.router
+        rules = client.rules
+        router = self._restricted.get(rules)
+        if router is None:
+            if len(self._restricted) >= _MOST_RESTRICTED:
+                # Rules change at run time; those of the past are not kept for ever.
+                self._restricted.clear()
+            part = self.registry.restricted(rules.admits_target, rules.admits_route)
+            router = self._restricted[rules] = RestrictedRouter(part, self.registry)
+        return router
 
     def prepare(self, target: Target) -> AnyTarget:
         """Return the target with the request parts that are constant for it."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from routecodex.canon.model_names import is_model_name
 
@@ -91,8 +92,8 @@ class Model(Struct, frozen=True, kw_only=True):
 class Provider(Struct, frozen=True, kw_only=True):
     """One upstream: its protocol, its keys in order, its models.
 
-    `describe` is set for a provider that names its models itself: every name can be used, and it returns the
-    properties of one that is not among `models`.
+    `describe` is set for a provider that names its models itself: every name that it `admits` can be used, and
+    it returns the properties of one that is not among `models`.
     """
 
     name: str
@@ -100,10 +101,15 @@ class Provider(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]
     models: dict[str, Model] = field(default_factory=dict)
     describe: Callable[[str], Model] | None = None
+    admits: Callable[[str], bool] | None = None
 
     def serves(self, model: str) -> bool:
         """Return whether a model can be requested from it."""
-        return model in self.models or (self.describe is not None and is_model_name(model))
+        if model in self.models:
+            return True
+        if self.describe is None or not is_model_name(model):
+            return False
+        return self.admits is None or self.admits(model)
 
 
 class Pool(Struct, frozen=True, kw_only=True):
@@ -230,12 +236,52 @@ class Registry:
         pools = self.routes.get(route, ())
         return (target for pool in pools for name in pool.targets for target in self.targets_of(name))
 
+    def restricted(
+        self, admits_target: Callable[[str, str], bool], admits_route: Callable[[str], bool]
+    ) -> Registry:
+        """Return the part of this registry whose targets and routes are admitted.
+
+        If a route is not admitted, a target must be in one that is: naming it must not lead around the rule.
+        """
+        admitted = [route for route in self.routes if admits_route(route)]
+        within: set[tuple[str, str]] | None = None
+        if len(admitted) < len(self.routes):
+            targets = (target for route in admitted for target in self.targets_in(route))
+            within = {(target.provider, target.model) for target in targets}
+
+        def admits(provider: str, model: str) -> bool:
+            return admits_target(provider, model) and (within is None or (provider, model) in within)
+
+        rows = (_restricted(row, functools.partial(admits, row.name)) for row in self.providers.values())
+        providers = [row for row in rows if row.models or row.describe is not None]
+        part = Registry(providers, routes={}, aliases={})
+        routes = {route: part._pools_of(self.routes[route]) for route in admitted}
+        aliases = {name: to for name, to in self.aliases.items() if part._leads_to(to, routes)}
+        return Registry(providers, routes=routes, aliases=aliases)
+
+    def _pools_of(self, pools: Iterable[Pool]) -> tuple[Pool, ...]:
+        """Return the pools with the targets that exist here, without those that are empty."""
+        kept = (
+            replace(pool, targets=tuple(name for name in pool.targets if self.targets_of(name)))
+            for pool in pools
+        )
+        return tuple(pool for pool in kept if pool.targets)
+
+    def _leads_to(self, name: str, routes: Mapping[str, tuple[Pool, ...]]) -> bool:
+        return bool(routes.get(name[6:])) if name.startswith("route:") else bool(self.targets_of(name))
+
     def covered(self, selector: Selector) -> Iterator[Target]:
         """Yield every target of a selector, in the order of the configuration."""
         provider = self.providers[selector.provider]
         keys = provider.keys if selector.key is None else (selector.key,)
         models = provider.models if selector.model is None else (selector.model,)
         return (Target(provider.name, key, model) for model in models for key in keys)
+
+
+def _restricted(provider: Provider, admits: Callable[[str], bool]) -> Provider:
+    """Return the provider with the models that are admitted."""
+    models = {name: model for name, model in provider.models.items() if admits(name)}
+    return replace(provider, models=models, admits=admits)
 
 
 def _similarity(one: str, other: str) -> float:

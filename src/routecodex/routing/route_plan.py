@@ -86,6 +86,14 @@ class RouteQuery:
         )
 
 
+class NotPermitted(Exception):
+    """A client may use none of the targets of its request; `subject` names them."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(subject)
+        self.subject = subject
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoutePlan:
     """The targets of one request in order, with every reason.
@@ -112,13 +120,15 @@ class RoutePlan:
 class Destination:
     """The targets that the model in the body names, or a route.
 
-    A `name` without targets is a model that its provider does not have.
+    A `name` without targets is a model that its provider does not have. `refused` names targets that the
+    client may not use.
     """
 
     route: str
     why: str
     targets: tuple[Target, ...] = ()
     name: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True)

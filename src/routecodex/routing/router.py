@@ -17,11 +17,26 @@ from typing import Final
 from routecodex.canon.errors import NotFound, ProviderNotAvailable
 from routecodex.routing.pools import NextTurn, PoolSelector, group_selector, pool_selectors
 from routecodex.routing.registry import PlanStep, Registry, Selector, Target
-from routecodex.routing.route_plan import DEFAULT, Destination, RoutePlan, RouteQuery, RoutingRules
+from routecodex.routing.route_plan import (
+    DEFAULT,
+    Destination,
+    NotPermitted,
+    RoutePlan,
+    RouteQuery,
+    RoutingRules,
+)
 from routecodex.routing.state import NO_SERVER_STATE, NOTHING_SET, ServerState, SessionState
 from routecodex.routing.target_filter import CoolingTarget, RemovedTarget, TargetFilter, TargetHealth
 
-__all__ = ["CoolingTarget", "RemovedTarget", "RoutePlan", "RouteQuery", "Router", "TargetHealth"]
+__all__ = [
+    "CoolingTarget",
+    "RemovedTarget",
+    "RestrictedRouter",
+    "RoutePlan",
+    "RouteQuery",
+    "Router",
+    "TargetHealth",
+]
 
 _MAX_CACHED_PLANS: Final = 1024
 _LONGEST_NAME: Final = 200
@@ -47,6 +62,7 @@ class Router:
         """Whether any request has more than one target."""
         self.routes_differ = any(self._pools(route) for route in registry.routes if route != DEFAULT)
         """Whether the class of a request can change its route."""
+        self._restricted = False
 
     def plan(
         self,
@@ -276,7 +292,7 @@ class Router:
         cooling = target_filter.cooling
         routes = [route, *([DEFAULT] if route != DEFAULT else [])]
         steps = self._admit_routes(target_filter, routes)
-        if not steps and not cooling and target_filter.rules.allow:
+        if not steps and not cooling and (target_filter.rules.allow or self._restricted):
             others = [other for other in self.registry.routes if other not in routes]
             steps = self._admit_routes(target_filter, others)
         if not steps and not cooling:
@@ -304,6 +320,55 @@ class Router:
         if rules.allow:
             return ProviderNotAvailable.not_allowed(*rules.allow, by_operator=not rules.allow_from_session)
         return NotFound("route 'default' has no targets; add some under [routing]", code="no_targets")
+
+
+class RestrictedRouter(Router):
+    """Plans requests of a client that may use a part of all targets only; `whole` has all of them.
+
+    What is not allowed does not exist for it. Only a request that asks for such a target by name is told so.
+    """
+
+    def __init__(self, registry: Registry, whole: Registry) -> None:
+        super().__init__(registry)
+        self._restricted = True
+        self._whole = whole
+
+    def knows(self, name: str) -> bool:
+        """Return whether the name exists for other clients."""
+        return self._whole.resolve(name) is not None
+
+    def _destination(self, query: RouteQuery) -> Destination:
+        destination = super()._destination(query)
+        if destination.targets or query.only_route is not None:
+            return destination
+        named = self._whole.alias_of(query.model)
+        if named is not None and named.startswith("route:"):
+            usable = self.has_route(named[6:]) or named[6:] not in self._whole.routes
+        else:
+            usable = not self._whole.targets_of(named or query.model)
+        return destination if usable else replace(destination, name="", refused=query.model)
+
+    def _plan_forced(self, target_filter: TargetFilter, name: str) -> RoutePlan:
+        if not self._named_targets(target_filter, name) and self.knows(name):
+            raise NotPermitted(_shorten(name))
+        return super()._plan_forced(target_filter, name)
+
+    def _plan_sticky(self, target_filter: TargetFilter, name: str, destination: Destination) -> RoutePlan:
+        if self._named_targets(target_filter, name):
+            return super()._plan_sticky(target_filter, name, destination)
+        # Another client of the session may use it: it stays set.
+        plan = self._plan_unpinned(target_filter, destination)
+        return replace(plan, reason=f"sticky {name} skipped, it is not allowed; {plan.reason}")
+
+    def _plan_unpinned(self, target_filter: TargetFilter, destination: Destination) -> RoutePlan:
+        if destination.refused:
+            raise NotPermitted(_shorten(destination.refused))
+        return super()._plan_unpinned(target_filter, destination)
+
+    def _no_target_error(self, target_filter: TargetFilter) -> Exception:
+        if target_filter.rules.allow or target_filter.removed:
+            return super()._no_target_error(target_filter)
+        return NotPermitted("any target of the routes")
 
 
 def _shorten(name: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
+from time import time
 
+from routecodex.accounting.client_store import ClientDirectory
+from routecodex.accounting.clients import Client
 from routecodex.canon.errors import ClientError, Unauthorized
 from routecodex.config import Config, is_loopback
 from routecodex.server.http import HttpRequest
@@ -16,13 +19,11 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class ClientAccess:
-    """Checks Host names and client keys; keys are compared by digest, in constant time."""
+    """Checks Host names and client keys."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clients: ClientDirectory) -> None:
         server = config.server
-        self._keys = {_digest(row.key.reveal()): row.name for row in server.client_keys}
-        self.isolates: bool = bool(server.state_owners)
-        """Whether there are several clients, so that state belongs to one of them."""
+        self._clients = clients
         self._hosts: frozenset[str] | None = None
         self._cached_hosts: set[str] = set()
         if is_loopback(server.host) and "*" not in server.allowed_hosts:
@@ -44,20 +45,12 @@ class ClientAccess:
         if len(self._cached_hosts) < _MAX_CACHED_HOSTS and len(host) <= _LONGEST_CACHED_HOST:
             self._cached_hosts.add(host)
 
-    def client_name(self, request: HttpRequest) -> str:
-        """Return the name of the request's client key; "" when no keys are configured."""
-        if not self._keys:
-            return ""
-        key = _sent_key(request)
-        if not key:
-            raise Unauthorized(
-                "no key was sent; use Authorization: Bearer, x-api-key, x-goog-api-key or ?key="
-            )
-        digest = _digest(key)
-        for known, name in self._keys.items():
-            if hmac.compare_digest(known, digest):
-                return name
-        raise Unauthorized("the key is not one of this gateway's client keys")
+    def client_of(self, request: HttpRequest) -> Client | None:
+        """Return the client of the request's key; None while there are no clients."""
+        table = self._clients.table
+        if table.is_open:
+            return None
+        return table.authenticate(_sent_key(request), time())
 
 
 class AdminAccess:

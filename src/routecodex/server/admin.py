@@ -215,14 +215,10 @@ class AdminApi:
 
     def _owners(self, client: str | None) -> tuple[str, ...]:
         """Return the owner of a client's state; without a client all owners."""
-        server = self._gateway().config.server
-        owners = server.state_owners
+        clients = self._gateway().clients
         if client is None:
-            return owners or ("",)
-        if client not in {row.name for row in server.client_keys}:
-            known = ", ".join(owners) or "there is at most one"
-            raise NotFound(f"no client is called {client[:80]!r}; clients: {known}", code="unknown_client")
-        return (client if owners else "",)
+            return clients.table.owners or ("",)
+        return (clients.client(client).owner,)
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
         change = _body(request, _routing_changes)
@@ -246,7 +242,7 @@ class AdminApi:
             scopes = [scope for scope, _ in await self._gateway().sessions.list_set(scopes)]
         if len(scopes) == 1:
             return scopes[0]
-        names = ", ".join(self._gateway().config.server.state_owners)
+        names = ", ".join(self._gateway().clients.table.owners)
         raise BadRequest(
             f"client: session {session[:80]!r} may be that of several clients; name one of {names}",
             param="client",
@@ -317,6 +313,7 @@ class AdminApi:
 
     async def _explain(self, request: HttpRequest) -> AdminReply:
         explain = _body(request, _explain_requests)
+        client = None if explain.client is None else self._gateway().clients.client(explain.client)
         explained = ClientRequest(
             id=f"req_{fresh_id()}",
             codec=CODECS[explain.protocol],
@@ -325,8 +322,8 @@ class AdminApi:
             arrived=time.monotonic(),
             created=int(time.time()),
             query=explain.path.partition("?")[2],
-            client_name=explain.client or "",
-            owner="" if explain.client is None else self._owners(explain.client)[0],
+            client=client,
+            owner="" if client is None else client.owner,
         )
         return await self._gateway().explain(explained)
 

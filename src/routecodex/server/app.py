@@ -14,6 +14,7 @@ from time import monotonic, time
 from typing import Any, Final
 
 from routecodex import __version__
+from routecodex.accounting.clients import Client
 from routecodex.canon.errors import (
     BadRequest,
     ClientDisconnected,
@@ -105,11 +106,22 @@ class JsonArrayReply:
 class ApiCall:
     """One call that passed the access checks: request, reply, endpoint, client and id.
 
-    `owner` is the client that its state belongs to; empty with one client, or none. `recorded`: the gateway
+    `client` is None on a gateway without clients; `owner` is the client that its state belongs to, empty with
+    one client, or none. `recorded`: the gateway
     records this call, however it ends. `queued_at` is the time at which it began to wait for a place, else 0.
     """
 
-    __slots__ = ("client_name", "endpoint", "id", "owner", "queued_at", "recorded", "reply", "request")
+    __slots__ = (
+        "client",
+        "client_name",
+        "endpoint",
+        "id",
+        "owner",
+        "queued_at",
+        "recorded",
+        "reply",
+        "request",
+    )
 
     def __init__(
         self,
@@ -118,15 +130,15 @@ class ApiCall:
         *,
         endpoint: Endpoint,
         id: str,
-        client_name: str,
-        owner: str,
+        client: Client | None,
     ) -> None:
         self.request: Final = request
         self.reply: Final = reply
         self.endpoint: Final = endpoint
         self.id: Final = id
-        self.client_name: Final = client_name
-        self.owner: Final = owner
+        self.client: Final = client
+        self.client_name: Final = "" if client is None else client.name
+        self.owner: Final = "" if client is None else client.owner
         self.recorded = False
         self.queued_at = 0.0
 
@@ -176,7 +188,8 @@ class App:
     def adopt(self, gateway: Gateway, config: Config) -> None:
         """Use this gateway and these limits from now on; requests in flight keep theirs."""
         self._gateway = gateway
-        self._access = ClientAccess(config)
+        self._access = ClientAccess(config, gateway.clients)
+        self._client_use = gateway.clients.use
         self._origins = OriginAccess(config)
         self._max_concurrent = config.server.max_concurrent
         self._admission.configure(config.server)
@@ -186,7 +199,7 @@ class App:
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
-        client_name = ""
+        client: Client | None = None
         call: ApiCall | None = None
         refusal: ErrorReply | None = None
         try:
@@ -194,23 +207,20 @@ class App:
                 await reply.send(204, preflight_headers(request.headers), b"")
                 self._record(request, id=request_id, status=204)
                 return
-            endpoint, client_name = self._admit(request)
-            call = ApiCall(
-                request,
-                reply,
-                endpoint=endpoint,
-                id=request_id,
-                client_name=client_name,
-                owner=client_name if self._access.isolates else "",
-            )
+            endpoint, client = self._admit(request)
+            call = ApiCall(request, reply, endpoint=endpoint, id=request_id, client=client)
             if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
                 call.queued_at = monotonic()
-                await self._admission.wait(*turn_of(request, client_name))
+                await self._admission.wait(*turn_of(request, call.client_name))
             else:
                 self.active += 1
+            if client is not None:
+                self._client_use.enter(client.name)
             try:
                 await self._handlers[endpoint.name](call)
             finally:
+                if client is not None:
+                    self._client_use.leave(client.name)
                 self._leave()
             if not call.recorded:
                 self._record_call(call, status=reply.status)
@@ -221,7 +231,7 @@ class App:
             reply.extra_lines = self._origins.headers_of(request)
             refusal = error_reply(error.detached(), request, request_id)
             if call is None:
-                self._record(request, id=request_id, status=refusal[0], client_name=client_name, error=error)
+                self._record(request, id=request_id, status=refusal[0], error=error)
             elif not call.recorded:
                 self._record_call(call, status=refusal[0], error=error)
         except (ClientDisconnected, asyncio.CancelledError):
@@ -231,7 +241,7 @@ class App:
                 raise
         except Exception:
             if call is None:
-                self._record(request, id=request_id, status=500, client_name=client_name)
+                self._record(request, id=request_id, status=500)
             elif not call.recorded:
                 self._record_call(call, status=500)
             raise
@@ -257,15 +267,15 @@ class App:
         reply.extra_lines = cors_lines
         return request.method == "OPTIONS"
 
-    def _admit(self, request: HttpRequest) -> tuple[Endpoint, str]:
-        """Return the endpoint of a request and the name of its client; raise if it may not be called."""
+    def _admit(self, request: HttpRequest) -> tuple[Endpoint, Client | None]:
+        """Return the endpoint of a request and its client; raise if it may not be called."""
         endpoint = paths.find(request.path)
         if endpoint is None:
             raise _unknown_path(request)
-        client_name = "" if endpoint.name in _KEYLESS else self._access.client_name(request)
+        client = None if endpoint.name in _KEYLESS else self._access.client_of(request)
         if request.method not in endpoint.methods:
             raise _wrong_method(request, endpoint)
-        return endpoint, client_name
+        return endpoint, client
 
     def check_head(self, request: HttpRequest) -> ErrorReply | None:
         """Check a request whose body has not arrived; return the refusal, so that the body is never read."""
@@ -309,11 +319,10 @@ class App:
         *,
         id: str,
         status: int,
-        client_name: str = "",
         error: GatewayError | None = None,
     ) -> None:
         """Record a response that no provider had a part in."""
-        record = local_record(request, id=id, status=status, client_name=client_name, error=error)
+        record = local_record(request, id=id, status=status, error=error)
         self._gateway.services.finish(record)
 
     def _record_call(self, call: ApiCall, *, status: int, error: GatewayError | None = None) -> None:
@@ -357,7 +366,7 @@ class App:
             arrived=call.queued_at or monotonic(),
             created=int(time()),
             query=call.request.query,
-            client_name=call.client_name,
+            client=call.client,
             owner=call.owner,
         )
 
@@ -408,14 +417,18 @@ class App:
         record = _call_record(call, route="embeddings", model="")
         with self._gateway.services.recorded(record, call.reply):
             body = await self._gateway.embed(
-                call.request.body, headers=call.request.headers, record=record, owner=call.owner
+                call.request.body,
+                headers=call.request.headers,
+                record=record,
+                client=call.client,
+                owner=call.owner,
             )
         await call.reply.send(200, [*json_headers(call.id), *routing_headers(record)], body)
 
     async def _models(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)
         await self._gateway.model_lists.follow()
-        registry = self._gateway.registry
+        registry = self._gateway.services.router_for(call.client).registry
         listed = model_list.list_models(registry, protocol, via=_is_claude_code(call.request))
         if protocol == "chat" and call.request.query_param("client_version") is not None:
             listed["models"] = codex_models(registry, await self._codex_instructions())
@@ -436,7 +449,8 @@ class App:
     async def _model(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)
         await self._gateway.model_lists.follow()
-        found = model_list.one_model(self._gateway.registry, protocol, call.endpoint.argument)
+        registry = self._gateway.services.router_for(call.client).registry
+        found = model_list.one_model(registry, protocol, call.endpoint.argument)
         await _send(call.reply, found, call.id)
 
     async def _health(self, call: ApiCall) -> None:

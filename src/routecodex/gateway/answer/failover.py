@@ -84,7 +84,11 @@ class RequestPlanner:
         if tried or must is not None:
             query = query.retry(tried=tried, only_route=must)
         plan = self._services.plan(
-            query, session=context.session, server=context.operator, next_turn=next_turn
+            query,
+            session=context.session,
+            server=context.operator,
+            next_turn=next_turn,
+            client=request.client,
         )
         if request.holder is None:
             return plan

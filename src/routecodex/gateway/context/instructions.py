@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routecodex.canon.agent_texts import user_spans
 from routecodex.canon.errors import BadRequest
@@ -20,6 +21,7 @@ from routecodex.protocols import user_text
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.user_text import UserMessage
 from routecodex.routing.instructions import (
+    INSTRUCTION_KINDS,
     MOST_INSTRUCTIONS,
     Instruction,
     MalformedInstruction,
@@ -39,8 +41,9 @@ SHOW_INSTRUCTIONS = (ShowStatus, ShowHelp)
 Where = Literal["anywhere", "first_line", "own_message", "off"]
 """Places of a message where tags count."""
 
-_QUOTED, _WHERE = "quoted", "where"
-"""Reasons why a tag is ignored: it is quoted, or stands where the configuration does not allow tags."""
+_QUOTED, _WHERE, _NOT_ALLOWED = "quoted", "where", "not allowed"
+"""Reasons why a tag is ignored: it is quoted, stands where the configuration does not allow tags, or is of a
+kind that the client may not use."""
 
 # Gemini CLI and Qwen Code put files named with @ into parts between these two lines.
 _FILES_BEGIN = "--- Content from referenced files ---"
@@ -124,6 +127,16 @@ def extract_instructions(
         alone=_is_alone(messages, request, newest),
         ignored=tuple(found.ignored),
     )
+
+
+def permitted(found: ChatInstructions, kinds: Set[str]) -> ChatInstructions:
+    """Return the instructions of these kinds; others are ignored, and with no kind malformed ones too."""
+    kept = tuple(one for one in found.instructions if INSTRUCTION_KINDS[type(one)] in kinds)
+    malformed = found.malformed if kinds else ()
+    if len(kept) == len(found.instructions) and len(malformed) == len(found.malformed):
+        return found
+    ignored = (*found.ignored, _NOT_ALLOWED)
+    return replace(found, instructions=kept, malformed=malformed, ignored=ignored)
 
 
 def _reasons(last: UserMessage, authored: Sequence[UserMessage], role: RequestRole) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from routecodex.accounting.clients import Client
+from routecodex.canon.errors import AccessDenied, ProviderNotAvailable
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import COMPACTION_TRIGGER, TextStart
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
@@ -21,6 +23,7 @@ from routecodex.gateway.context.instructions import (
     drop_gateway_replies,
     extract_instructions,
     has_user_message,
+    permitted,
 )
 from routecodex.gateway.context.message_marks import is_among
 from routecodex.gateway.request import ClientRequest
@@ -48,7 +51,7 @@ from routecodex.routing.roles import (
     role_tool,
 )
 from routecodex.routing.route_plan import RouteQuery
-from routecodex.routing.router import Router
+from routecodex.routing.router import RestrictedRouter, Router
 from routecodex.routing.state import (
     NO_SERVER_STATE,
     NOTHING_SET,
@@ -63,10 +66,11 @@ from routecodex.wire import scan
 class RoutingContext:
     """Session, role, state and query of one request; `instructions` is None without any.
 
-    `session` is the state in force: for a sub-agent, that which the session set for its sub-agents.
+    `session` is the state in force: for a sub-agent, that which the session set for its sub-agents. `client`
+    is who sent the request, None on a gateway without clients.
     """
 
-    __slots__ = ("instructions", "operator", "query", "role", "scope", "session")
+    __slots__ = ("client", "instructions", "operator", "query", "role", "scope", "session")
 
     def __init__(
         self,
@@ -77,7 +81,9 @@ class RoutingContext:
         operator: ServerState,
         instructions: ChatInstructions | None = None,
         role: RequestRole = MAIN,
+        client: Client | None = None,
     ) -> None:
+        self.client = client
         self.scope = scope
         self.role = role
         self.session = session
@@ -117,8 +123,10 @@ class RoutingContextBuilder:
         clear_clock: Callable[[Scope], Awaitable[None]],
         roles: RoleTable,
         where: Where,
+        router_for: Callable[[Client], Router] | None = None,
     ) -> None:
         self._router = router
+        self._router_for = router_for
         self._sessions = sessions
         self._operator = operator
         self._options = options
@@ -141,7 +149,13 @@ class RoutingContextBuilder:
         request.session = scope.name if scope.lasts else ""
         role = self._role(request, controls, is_plain=is_plain)
         request.role = role
+        router = self._router
+        client = request.client
+        if client is not None and client.rules is not None and self._router_for is not None:
+            router = self._router_for(client)
         instructions = self._extract_instructions(request, role)
+        if instructions is not None and client is not None and client.kinds is not None:
+            instructions = permitted(instructions, client.kinds)
         if controls is not NO_CONTROL_FIELDS:
             self._strip_controls(request)
         operator = self._operator.peek() or await self._operator.load()
@@ -149,9 +163,12 @@ class RoutingContextBuilder:
         turn: str | None = None
         if instructions is not None:
             notices = request.notices if save else Notices()
-            session, turn = await self._applier.apply(
-                instructions, scope, registry=self._router.registry, notices=notices, save=save
-            )
+            try:
+                session, turn = await self._applier.apply(
+                    instructions, scope, registry=router.registry, notices=notices, save=save
+                )
+            except ProviderNotAvailable as error:
+                raise _as_not_allowed(error, client, router) from None
             if save and role.name == "main":
                 session = await self._end_force(instructions, scope, session)
         else:
@@ -162,11 +179,18 @@ class RoutingContextBuilder:
                 turn = self._continued_turn(request, role, session.force)
         if role is not MAIN and role.name == "subagent" and session.agents is not None:
             session = for_subagents(session)
-        query = self._query(request, controls, scope, no_rules=(session, operator) == _NO_RULES)
+        no_rules = (session, operator) == _NO_RULES
+        query = self._query(request, controls, scope, router=router, no_rules=no_rules)
         if turn is not None:
             query = query.at_turn(turn)
         return RoutingContext(
-            scope, query, session=session, operator=operator, instructions=instructions, role=role
+            scope,
+            query,
+            session=session,
+            operator=operator,
+            instructions=instructions,
+            role=role,
+            client=client,
         )
 
     def _role(self, request: ClientRequest, controls: ControlFields, *, is_plain: bool) -> RequestRole:
@@ -254,10 +278,10 @@ class RoutingContextBuilder:
         )
 
     def _query(
-        self, request: ClientRequest, controls: ControlFields, scope: Scope, *, no_rules: bool
+        self, request: ClientRequest, controls: ControlFields, scope: Scope, *, router: Router, no_rules: bool
     ) -> RouteQuery:
         """Build the input of the router; features are read only if a rule uses them."""
-        wire, router = request.wire, self._router
+        wire = request.wire
         size = tokens.estimate(wire.body, threshold=self._threshold)
         has_choice = self._affinity and router.has_choice
         role = request.role
@@ -286,6 +310,16 @@ class RoutingContextBuilder:
             affinity=affinity,
             max_wait=self._max_wait,
         )
+
+
+def _as_not_allowed(
+    error: ProviderNotAvailable, client: Client | None, router: Router
+) -> ProviderNotAvailable | AccessDenied:
+    """Return the error of an instruction that names an unknown target: it may be that of other clients."""
+    name = (error.details or {}).get("provider")
+    if client is None or not isinstance(router, RestrictedRouter) or not isinstance(name, str):
+        return error
+    return client.not_allowed(name) if router.knows(name) else error
 
 
 def _find_opening(

@@ -116,7 +116,7 @@ class _RoutePlanner:
         call, context = self._call, self._context
         query = RouteQuery(model="", only_route=call.route, ignore_sticky=True, tried=tried)
         session = replace_state(context.session, force=None)
-        plan = self._services.plan(query, session=session, server=context.operator)
+        plan = self._services.plan(query, session=session, server=context.operator, client=context.client)
         return replace(
             plan,
             steps=tuple(step for step in plan.steps if self._admits(step)),

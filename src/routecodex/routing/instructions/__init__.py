@@ -11,6 +11,7 @@ from routecodex.routing.instructions.parse import MOST_INSTRUCTIONS, parse
 from routecodex.routing.instructions.tags import count_tags, is_blank, is_machine_made, strip
 from routecodex.routing.instructions.values import (
     INSTRUCTION_FORMS,
+    INSTRUCTION_KINDS,
     AllowProviders,
     ClearClock,
     ClearRouting,
@@ -33,6 +34,7 @@ from routecodex.routing.instructions.values import (
 
 __all__ = [
     "INSTRUCTION_FORMS",
+    "INSTRUCTION_KINDS",
     "MOST_INSTRUCTIONS",
     "AllowProviders",
     "ClearClock",

@@ -200,6 +200,18 @@ Instruction = (
 )
 
 
+INSTRUCTION_KINDS: dict[type[ParsedInstruction], str] = {
+    **dict.fromkeys(
+        (ForceTarget, AllowProviders, StickToTarget, DisableTarget, EnableTarget, ClearRouting), "routing"
+    ),
+    SteerAgents: "agents",
+    **dict.fromkeys((SetStopMessage, SetStopMessageFromFile, ClearStopMessage), "stop_message"),
+    ClearClock: "clock",
+    **dict.fromkeys((ShowStatus, ShowHelp), "status"),
+}
+"""Kind of each instruction, by which clients may be limited."""
+
+
 class ParseResult(Struct, frozen=True):
     """Instructions of one text, left to right, malformed ones, and the number of quoted tags."""
 
