@@ -47,6 +47,7 @@ _MOST_KEYS = 8
 _MOST_REVOKED = 10_000
 _CACHED_BYTES = 64 * 1024 * 1024
 _EMPTY = StoredClients()
+_DAMAGED = "their file in the store is damaged; see the log"
 
 log = logging.getLogger("routecodex.clients")
 _decoder = Decoder(StoredClients)
@@ -74,6 +75,34 @@ _FORMAT: CellFormat[StoredClients] = CellFormat(
     log=log,
     guarded=True,
 )
+
+
+def _check_new_name(name: str) -> None:
+    check_name(name)
+    if name == ANONYMOUS:
+        raise BadRequest(
+            f"name: {name!r} stands for requests without a key; add [clients.{name}] to the file",
+            param="name",
+            code="invalid_name",
+        )
+
+
+def _exists(name: str) -> ClientError:
+    message = f"client {name!r} exists; `routecodex keys set {name}` changes it"
+    return ClientError(message, status=409, code="client_exists")
+
+
+def _inserted(stored: StoredClients, name: str, client: StoredClient) -> StoredClients:
+    """Return the clients with a new one; a key that was revoked is valid again."""
+    if name in stored.clients:
+        raise _exists(name)
+    if len(stored.clients) >= _MOST_CLIENTS:
+        message = f"there are {_MOST_CLIENTS} clients already; revoke one"
+        raise ClientError(message, status=409, code="too_many_clients")
+    digests = {key.digest for key in client.keys}
+    revoked = {digest: old for digest, old in stored.revoked.items() if digest not in digests}
+    return replace(stored, clients={**stored.clients, name: client}, revoked=revoked)
+
 
 Edit = Callable[[StoredClients], tuple[StoredClients, Any]]
 
@@ -201,51 +230,29 @@ class ClientDirectory:
 
     async def add(self, name: str, settings: ClientSettings) -> str:
         """Make a client and return its key, which is shown this once."""
-        check_name(name)
-        if name == ANONYMOUS:
-            raise BadRequest(
-                f"name: {name!r} stands for requests without a key; add [clients.{name}] to the file",
-                param="name",
-                code="invalid_name",
-            )
-        key, now = new_key(), self._clock()
-        made = ClientKey(digest=key_digest(key), prefix=key[:PREFIX_LENGTH], created_at=now)
-        client = StoredClient(keys=(made,), created_at=now)
-        await self.insert(name, apply_settings(client, settings, config=self._config, now=now))
+        key = new_key()
+        made = ClientKey(digest=key_digest(key), prefix=key[:PREFIX_LENGTH], created_at=self._clock())
+        await self._insert(name, made, settings)
         return key
 
-    async def insert(self, name: str, client: StoredClient) -> None:
-        """Store a client whose keys are known; its name and keys must be free."""
+    async def take_over(self, name: str, digest: str, settings: ClientSettings) -> None:
+        """Make a client whose key exists already; only its digest is known."""
+        await self._insert(name, ClientKey(digest=digest), settings)
+
+    async def _insert(self, name: str, key: ClientKey, settings: ClientSettings) -> None:
+        """Store a client; its name and its key must be free."""
+        _check_new_name(name)
+        now = self._clock()
+        made = StoredClient(keys=(key,), created_at=now)
+        client = apply_settings(made, settings, config=self._config, now=now)
         await self._prepare()
         if name in self.table.clients:
-            raise self._exists(name)
-        held = {key.digest: row.name for row in self.table.clients.values() for key in row.keys}
-        for key in client.keys:
-            if key.digest in held:
-                message = f"the key of {name!r} is that of client {held[key.digest]!r}"
-                raise ClientError(message, status=409, code="key_exists")
-
-        def edit(stored: StoredClients) -> tuple[StoredClients, None]:
-            if name in stored.clients:
-                raise self._exists(name)
-            if len(stored.clients) >= _MOST_CLIENTS:
-                raise ClientError(
-                    f"there are {_MOST_CLIENTS} clients already; revoke one",
-                    status=409,
-                    code="too_many_clients",
-                )
-            digests = {key.digest for key in client.keys}
-            revoked = {digest: old for digest, old in stored.revoked.items() if digest not in digests}
-            return replace(stored, clients={**stored.clients, name: client}, revoked=revoked), None
-
-        await self._edit(edit)
-
-    def _exists(self, name: str) -> ClientError:
-        return ClientError(
-            f"client {name!r} exists; `routecodex keys set {name}` changes it",
-            status=409,
-            code="client_exists",
-        )
+            raise _exists(name)
+        holder = self.table.holder_of(key.digest)
+        if holder is not None:
+            message = f"the key of {name!r} is that of client {holder.name!r}"
+            raise ClientError(message, status=409, code="key_exists")
+        await self._edit(lambda stored: (_inserted(stored, name, client), None))
 
     async def change(self, name: str, settings: ClientSettings) -> None:
         """Change the settings of a client of the store."""
@@ -322,6 +329,3 @@ class ClientDirectory:
                 f"the client could not be saved, nothing was changed: {exc}", code="state_not_saved"
             ) from exc
         await self.refresh()
-
-
-_DAMAGED = "their file in the store is damaged; see the log"

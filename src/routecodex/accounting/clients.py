@@ -221,6 +221,11 @@ class ClientTable:
         """Names that state is kept under; none while there is at most one client."""
         return tuple(dict.fromkeys(client.owner for client in self.clients.values() if client.owner))
 
+    def holder_of(self, digest: str) -> Client | None:
+        """Return the client that has a key of this digest."""
+        found = self._keys.get(digest)
+        return None if found is None else found[0]
+
     def authenticate(self, key: str, now: float) -> Client | None:
         """Return the client of a key; None if no client is needed. An unusable key raises an error."""
         if not key:

@@ -124,7 +124,7 @@ class AdminClient:
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         status, answer = self._exchange(method, path, body)
         value = _decode_object(answer)
-        if status == 200 and value is not None:
+        if status in (200, 201) and value is not None:
             return value
         raise _refusal(status, value)
 

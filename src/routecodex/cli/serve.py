@@ -105,7 +105,7 @@ def demo(port: int) -> None:
     Example:
       routecodex demo --port 5600
     """
-    from routecodex.server.serve import user_dir
+    from routecodex.server.directories import user_dir
     from routecodex.server.workers import reserve_port
 
     atexit.register(_discard_unwritable_output)
@@ -163,7 +163,7 @@ def _run(
     config: Config, *, workers: int, banner: Callable[[str, int], None], source: ConfigSource | None = None
 ) -> None:
     from routecodex.server import descriptors
-    from routecodex.server.serve import user_dir
+    from routecodex.server.directories import user_dir
 
     descriptors.raise_limit()
 
@@ -188,7 +188,8 @@ def _run_workers(
     home: Path,
 ) -> None:
     from routecodex.server import announce
-    from routecodex.server.serve import session_dir, set_up_logs
+    from routecodex.server.directories import session_dir
+    from routecodex.server.serve import set_up_logs
     from routecodex.server.workers import Worker, Workers, reserve_port
 
     try:

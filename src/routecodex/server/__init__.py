@@ -5,6 +5,7 @@ app            the endpoints, from an HTTP request to the gateway and back
 error_replies  errors in the client's protocol, and records of responses without a provider
 paths          the table of paths
 serve          one server process: start, drain, stop
+directories    where a server keeps its state
 workers        several processes on one port
 descriptors    the limit of open files, and what it allows
 admission      the queue for requests beyond the limit, with a fair turn for every client
@@ -12,6 +13,7 @@ access         client keys, admin token, Host names
 origins        web pages that may call the gateway, and their CORS headers
 admin          the admin API
 admin_query    its query parameters
+admin_clients  its calls on clients and teams
 announce       the file by which a running server is found, and its admin token
 reload         reloads a changed configuration while running
 access_log     one log line per request

@@ -10,6 +10,8 @@
 | `/admin/requests`     | the latest requests                     |                                     |
 | `/admin/clock`        | the clock and the tasks of all sessions |                                     |
 | `/admin/clock/cancel` |                                         | removes a task                      |
+| `/admin/clients…`     | clients, and one of them                | makes and changes clients           |
+| `/admin/teams`        | teams                                   |                                     |
 | `/admin/reload`       |                                         | reloads the configuration file      |
 | `/admin/explain`      |                                         | the plan of a request, without call |
 | `/admin/prices`       | prices in force                         | replaces the user's price file       |
@@ -33,6 +35,7 @@ from msgspec.structs import asdict
 
 from routecodex import __version__
 from routecodex.accounting import price_file, price_report
+from routecodex.accounting.client_store import ClientDirectory
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
 from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
@@ -51,6 +54,7 @@ from routecodex.routing.state import (
 )
 from routecodex.server import paths
 from routecodex.server.access import AdminAccess
+from routecodex.server.admin_clients import client_handlers
 from routecodex.server.admin_query import check_names, cursor_of, cursor_text, limit_of
 from routecodex.server.announce import Announcement
 from routecodex.server.http import HttpRequest
@@ -145,17 +149,23 @@ class AdminApi:
             "models": {"GET": self._models},
         }
 
-    async def answer(self, name: str, request: HttpRequest) -> AdminReply:
-        """Answer a call of `/admin/<name>`; access is checked before anything else."""
+    async def answer(self, name: str, request: HttpRequest) -> tuple[int, AdminReply]:
+        """Answer a call of `/admin/<name>` with a status; access is checked before anything else."""
         self.check_access(request)
-        handlers = self._handlers.get(name)
+        handlers = self._handlers.get(name) or client_handlers(name, self._clients)
         if handlers is None:
-            raise NotFound(f"{request.path[:200]} does not exist; below /admin: {', '.join(self._handlers)}")
+            known = ", ".join((*self._handlers, "clients", "teams"))
+            raise NotFound(f"{request.path[:200]} does not exist; below /admin: {known}")
         handler = handlers.get(request.method)
         if handler is None:
             raise MethodNotAllowed(f"{request.path} accepts {', '.join(handlers)}, not {request.method}")
         check_names(name, request)
-        return await handler(request)
+        reply = await handler(request)
+        made = (name, request.method) == ("clients", "POST")
+        return (201 if made else 200), reply
+
+    def _clients(self) -> ClientDirectory:
+        return self._gateway().clients
 
     def check_access(self, request: HttpRequest) -> None:
         """Reject a caller without the token, or on another machine."""

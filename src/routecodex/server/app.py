@@ -470,7 +470,8 @@ class App:
     async def _admin(self, call: ApiCall) -> None:
         if self.admin is None:
             raise NotFound("the admin API is off; set server.admin_token")
-        await _send(call.reply, await self.admin.answer(call.endpoint.argument, call.request), call.id)
+        status, value = await self.admin.answer(call.endpoint.argument, call.request)
+        await call.reply.send(status, json_headers(call.id), json.encode(value))
 
     async def _root(self, call: ApiCall) -> None:
         about = {

@@ -8,7 +8,6 @@ import ctypes
 import functools
 import gc
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from routecodex.server.access_log import AccessLog
 from routecodex.server.admin import AdminApi
 from routecodex.server.announce import Announcement
 from routecodex.server.app import App
+from routecodex.server.directories import session_dir, user_dir
 from routecodex.server.http import HttpLimits, HttpServer
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import ConfigSource, Reloader, ReloadResult
@@ -47,17 +47,6 @@ _LISTING_WAIT = 2.0
 
 class CannotListen(Exception):
     """The address could not be bound; see its cause."""
-
-
-def user_dir() -> Path:
-    """Return the user dir."""
-    return Path(os.environ.get("ROUTECODEX_USER_DIR") or "~/.routecodex").expanduser()
-
-
-def session_dir(config: Config, home: Path | None = None) -> Path:
-    """Return the directory of the server's state; `home` replaces the user dir."""
-    path = os.environ.get("ROUTECODEX_SESSION_DIR")
-    return Path(path).expanduser() if path else (home or user_dir()) / "sessions" / config.server.identity
 
 
 def limits(config: Config) -> HttpLimits:
