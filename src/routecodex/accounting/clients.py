@@ -79,10 +79,9 @@ class AllowRules(Struct, frozen=True, cache_hash=True):
 
     rows: tuple[AllowConfig, ...]
 
-    @property
-    def limits_routes(self) -> bool:
-        """Whether some routes are not allowed."""
-        return any("*" not in row.routes for row in self.rows)
+    def admits_provider(self, name: str) -> bool:
+        """Return whether the provider is allowed, with any of its models."""
+        return all(_matches(name, row.providers) for row in self.rows)
 
     def admits_target(self, provider: str, model: str) -> bool:
         """Return whether the provider and its model are allowed."""

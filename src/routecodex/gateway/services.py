@@ -131,7 +131,7 @@ class GatewayServices:
             if len(self._restricted) >= _MOST_RESTRICTED:
                 # Rules change at run time; those of the past are not kept for ever.
                 self._restricted.clear()
-            part = self.registry.restricted(rules.admits_target, rules.admits_route)
+            part = self.registry.restricted(rules)
             router = self._restricted[rules] = RestrictedRouter(part, self.registry)
         return router
 

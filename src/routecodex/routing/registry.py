@@ -12,7 +12,7 @@ import fnmatch
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -92,8 +92,8 @@ class Model(Struct, frozen=True, kw_only=True):
 class Provider(Struct, frozen=True, kw_only=True):
     """One upstream: its protocol, its keys in order, its models.
 
-    `describe` is set for a provider that names its models itself: every name that it `admits` can be used, and
-    it returns the properties of one that is not among `models`.
+    `describe` is set for a provider that names its models itself: every name that `admits` accepts can be
+    used, and `describe` returns the properties of one that is not among `models`.
     """
 
     name: str
@@ -120,6 +120,14 @@ class Pool(Struct, frozen=True, kw_only=True):
     mode: Mode = "round-robin"
     backup: bool = False
     weights: dict[str, float] = field(default_factory=dict)
+
+
+class TargetRules(Protocol):
+    """Rules for what a client may use."""
+
+    def admits_provider(self, name: str) -> bool: ...
+    def admits_target(self, provider: str, model: str) -> bool: ...
+    def admits_route(self, route: str) -> bool: ...
 
 
 class Registry:
@@ -236,23 +244,22 @@ class Registry:
         pools = self.routes.get(route, ())
         return (target for pool in pools for name in pool.targets for target in self.targets_of(name))
 
-    def restricted(
-        self, admits_target: Callable[[str, str], bool], admits_route: Callable[[str], bool]
-    ) -> Registry:
-        """Return the part of this registry whose targets and routes are admitted.
+    def restricted(self, rules: TargetRules) -> Registry:
+        """Return the part of this registry whose targets and routes the rules admit.
 
         If a route is not admitted, a target must be in one that is: naming it must not lead around the rule.
         """
-        admitted = [route for route in self.routes if admits_route(route)]
+        admitted = [route for route in self.routes if rules.admits_route(route)]
         within: set[tuple[str, str]] | None = None
         if len(admitted) < len(self.routes):
             targets = (target for route in admitted for target in self.targets_in(route))
             within = {(target.provider, target.model) for target in targets}
 
         def admits(provider: str, model: str) -> bool:
-            return admits_target(provider, model) and (within is None or (provider, model) in within)
+            return rules.admits_target(provider, model) and (within is None or (provider, model) in within)
 
-        rows = (_restricted(row, functools.partial(admits, row.name)) for row in self.providers.values())
+        known = (row for row in self.providers.values() if rules.admits_provider(row.name))
+        rows = (_restricted(row, functools.partial(admits, row.name)) for row in known)
         providers = [row for row in rows if row.models or row.describe is not None]
         part = Registry(providers, routes={}, aliases={})
         routes = {route: part._pools_of(self.routes[route]) for route in admitted}
