@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
 from routecodex.accounting.client_settings import ClientSettings
-from routecodex.accounting.client_store import ClientDirectory
+from routecodex.accounting.client_store import ClientDirectory, made_key, new_key
+from routecodex.accounting.clients import ClientKey
 from routecodex.accounting.timestamps import parse_duration
 from routecodex.canon.errors import BadRequest
 from routecodex.wire import json
@@ -21,10 +23,14 @@ _LONGEST_OVERLAP = 366 * 86_400
 
 
 class NewClient(ClientSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client to make; with `key_sha256` it keeps a key that it has already, and gets no new one."""
+    """A client to make; with `key_sha256` it keeps a key that it has already, and gets no new one.
+
+    `dry_run`: the client is checked and not made.
+    """
 
     name: str
     key_sha256: str | None = None
+    dry_run: bool = False
 
 
 class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,13 +73,14 @@ class ClientCalls:
     async def add(self, body: bytes) -> Reply:
         """Make a client; the answer has its key, this once, unless it brought one."""
         new = json.read(body, _new_clients)
-        if new.key_sha256 is None:
-            key: str | None = await self._clients.add(new.name, new)
-        elif _DIGEST.match(new.key_sha256):
-            key = None
-            await self._clients.take_over(new.name, new.key_sha256.lower(), new)
-        else:
+        digest = new.key_sha256
+        if digest is not None and not _DIGEST.match(digest):
             raise BadRequest("key_sha256: is not a SHA-256 of 64 hex digits", param="key_sha256")
+        key = new_key() if digest is None else None
+        made = made_key(key, time.time()) if key is not None else ClientKey(digest=(digest or "").lower())
+        await self._clients.add(new.name, made, new, dry_run=new.dry_run)
+        if new.dry_run:
+            return {"client": None, "key": None}
         return {"client": await self._clients.row(new.name), "key": key}
 
     async def change(self, name: str, body: bytes) -> Reply:

@@ -112,6 +112,11 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
+def made_key(key: str, now: float) -> ClientKey:
+    """Return what is kept of a new key."""
+    return ClientKey(digest=key_digest(key), prefix=key[:PREFIX_LENGTH], created_at=now)
+
+
 class ClientDirectory:
     """The clients of file and store; `table` is always the latest known.
 
@@ -134,6 +139,11 @@ class ClientDirectory:
     def stored(self) -> StoredClients:
         """The clients of the store, as far as they are known."""
         return self._stored
+
+    @property
+    def unread(self) -> str:
+        """The reason why the clients of the store are not known; empty if they are."""
+        return self._unread
 
     def configure(self, config: Config) -> None:
         """Use the clients and teams of this configuration from now on."""
@@ -228,19 +238,10 @@ class ClientDirectory:
             raise NotFound(f"no client is called {name[:80]!r}; clients: {known}", code="unknown_client")
         return found
 
-    async def add(self, name: str, settings: ClientSettings) -> str:
-        """Make a client and return its key, which is shown this once."""
-        key = new_key()
-        made = ClientKey(digest=key_digest(key), prefix=key[:PREFIX_LENGTH], created_at=self._clock())
-        await self._insert(name, made, settings)
-        return key
-
-    async def take_over(self, name: str, digest: str, settings: ClientSettings) -> None:
-        """Make a client whose key exists already; only its digest is known."""
-        await self._insert(name, ClientKey(digest=digest), settings)
-
-    async def _insert(self, name: str, key: ClientKey, settings: ClientSettings) -> None:
-        """Store a client; its name and its key must be free."""
+    async def add(
+        self, name: str, key: ClientKey, settings: ClientSettings, *, dry_run: bool = False
+    ) -> None:
+        """Make a client with this key; its name and its key must be free. `dry_run` only checks that."""
         _check_new_name(name)
         now = self._clock()
         made = StoredClient(keys=(key,), created_at=now)
@@ -252,6 +253,8 @@ class ClientDirectory:
         if holder is not None:
             message = f"the key of {name!r} is that of client {holder.name!r}"
             raise ClientError(message, status=409, code="key_exists")
+        if dry_run:
+            return
         await self._edit(lambda stored: (_inserted(stored, name, client), None))
 
     async def change(self, name: str, settings: ClientSettings) -> None:
@@ -262,7 +265,7 @@ class ClientDirectory:
     async def rotate(self, name: str, overlap: float) -> str:
         """Give a client a new key and return it; the others stay valid for `overlap` seconds."""
         key, now = new_key(), self._clock()
-        made = ClientKey(digest=key_digest(key), prefix=key[:PREFIX_LENGTH], created_at=now)
+        made = made_key(key, now)
 
         def rotated(row: StoredClient) -> StoredClient:
             old = [

@@ -14,6 +14,7 @@ chat          chat: a conversation in the terminal (chat_session, chat_commands,
               chat_models, chat_usage)
 markdown      Markdown on a terminal while it streams (markdown_inline, markdown_table, word_wrap)
 config        config: checks a configuration
+keys          keys: clients and their keys (key_calls, stored_clients)
 prices        prices: shows, imports and checks the prices of models
 doctor        doctor: checks the set-up, and agents against every target (checks/)
 completion    completion: shell completion
@@ -47,6 +48,7 @@ COMMANDS = {
     "explain": "explain",
     "chat": "chat",
     "config": "config",
+    "keys": "keys",
     "prices": "prices",
     "doctor": "doctor",
     "demo": "serve",

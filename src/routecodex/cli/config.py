@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from routecodex.cli.tables import print_problem
-from routecodex.config import Config, Problem, examine, find_path
+from routecodex.config import OPEN_ADDRESS, Config, Problem, examine, find_path
 from routecodex.config.syntax import MINIMAL_CONFIG
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS, PresetRow, preset_rows
@@ -35,12 +36,30 @@ def config_path(path: Path | None) -> Path:
     return path if path is not None else find_path(os.environ)
 
 
+def with_address(config: Config, host: str | None, port: int | None) -> Config:
+    """Return the configuration with the host and the port of a command."""
+    server = config.server
+    if host is not None:
+        server = replace(server, host=host)
+    if port is not None:
+        server = replace(server, port=port)
+    return replace(config, server=server)
+
+
 def examine_file(
-    file: Path, *, with_mode: bool = False, environ: Mapping[str, str] = os.environ
+    file: Path,
+    *,
+    with_mode: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    host: str | None = None,
+    port: int | None = None,
+    stored_clients: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
     """Return the configuration, None if it has errors, and all problems, warnings included.
 
-    `with_mode`: warn about keys in the file if other users can read it.
+    `with_mode`: warn about keys in the file if other users can read it. An open address needs clients in the
+    file or in the store; where that is may depend on `host` and `port`, if the command line has them. With
+    `stored_clients` it needs none.
     """
     try:
         mode = file.stat().st_mode if with_mode else 0
@@ -51,15 +70,40 @@ def examine_file(
         return _unreadable(file, f"cannot be read: {exc.strerror}", "choose a readable file with --config")
     except UnicodeDecodeError as exc:
         return _unreadable(file, f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8")
-    return examine_text(text, source=str(file), environ=environ, mode=mode)
+    loaded, problems = examine_text(
+        text, source=str(file), environ=environ, mode=mode, stored_clients=stored_clients
+    )
+    if any(problem.place == OPEN_ADDRESS for problem in problems):
+        from routecodex.cli.stored_clients import has_stored_clients
+
+        guarded, others = examine_text(
+            text, source=str(file), environ=environ, mode=mode, stored_clients=True
+        )
+        if guarded is not None and has_stored_clients(with_address(guarded, host, port)):
+            return guarded, others
+    return loaded, problems
 
 
 def examine_text(
-    text: str, *, source: str, environ: Mapping[str, str] = os.environ, mode: int = 0
+    text: str,
+    *,
+    source: str,
+    environ: Mapping[str, str] = os.environ,
+    mode: int = 0,
+    stored_clients: bool = False,
 ) -> tuple[Config | None, list[Problem]]:
-    """Return the configuration, None if it has errors, and all problems, warnings included."""
+    """Return the configuration, None if it has errors, and all problems, warnings included.
+
+    With `stored_clients` an open address needs no clients in the file.
+    """
     loaded, problems = examine(
-        text, source=source, environ=environ, presets=PRESETS, dialect_type=Dialect, mode=mode
+        text,
+        source=source,
+        environ=environ,
+        presets=PRESETS,
+        dialect_type=Dialect,
+        mode=mode,
+        stored_clients=stored_clients,
     )
     usable = not any(problem.severity == "error" for problem in problems)
     return (loaded if usable else None), problems
@@ -69,9 +113,11 @@ def _unreadable(file: Path, message: str, fix: str) -> tuple[None, list[Problem]
     return None, [Problem((), message, fix, file=str(file))]
 
 
-def load_or_exit(path: Path | None, *, with_mode: bool = False) -> Config:
+def load_or_exit(
+    path: Path | None, *, with_mode: bool = False, host: str | None = None, port: int | None = None
+) -> Config:
     """Return the configuration and print its warnings; if it has errors, print all problems and exit."""
-    loaded, problems = examine_file(config_path(path), with_mode=with_mode)
+    loaded, problems = examine_file(config_path(path), with_mode=with_mode, host=host, port=port)
     show(problems)
     if loaded is None:
         raise SystemExit(2)
@@ -109,6 +155,11 @@ def check(path: Path | None, as_json: bool) -> None:
     """
     file = config_path(path)
     loaded, problems = examine_file(file, with_mode=True)
+    if loaded is not None:
+        from routecodex.cli.stored_clients import stored_clients, stored_problems
+
+        found = stored_problems(loaded, stored_clients(loaded))
+        problems += [replace(problem, file=str(file)) for problem in found]
     if as_json:
         click.echo(_as_json(problems))
     else:

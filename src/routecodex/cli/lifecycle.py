@@ -277,14 +277,11 @@ class LaunchFailed(Exception):
 
 def new_launch(path: Path | None, *, host: str | None, port: int | None, workers: int) -> Launch:
     """Return the launch of a server with these options; exit if the configuration is invalid."""
-    from routecodex.cli.config import config_path, load_or_exit
+    from routecodex.cli.config import config_path, load_or_exit, with_address
 
     file = config_path(path).absolute()
-    server = load_or_exit(file, with_mode=True).server
-    if host is not None:
-        server = replace(server, host=host)
-    if port is not None:
-        server = replace(server, port=port)
+    config = load_or_exit(file, with_mode=True, host=host, port=port)
+    server = with_address(config, host, port).server
     options = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
     return Launch(
         id=server.identity, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd())

@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit
+from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit, with_address
 from routecodex.cli.lifecycle import new_launch, start_and_report
 from routecodex.cli.servers import EXIT_CODES, json_option
-from routecodex.config import Config, Problem, is_loopback, loads
+from routecodex.config import Config, Problem, loads, open_address
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 from routecodex.server.reload import ConfigSource, stamp
@@ -65,8 +65,8 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     atexit.register(_discard_unwritable_output)
     file = config_path(path)
     before = stamp(file)
-    config = _with_address(load_or_exit(path, with_mode=True), host, port)
-    _require_client_keys(config)
+    config = with_address(load_or_exit(path, with_mode=True, host=host, port=port), host, port)
+    _require_clients(config)
     source = ConfigSource(path=file, load=lambda: _reload(file, host, port), config=config, stamp=before)
     _run(config, workers=workers, banner=_ready, source=source)
 
@@ -135,25 +135,21 @@ def _demo_config(config: Config, port: int) -> Config:
 
 
 def _reload(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:
-    loaded, problems = examine_file(file)
-    return (None if loaded is None else _with_address(loaded, host, port)), problems
+    loaded, problems = examine_file(file, host=host, port=port)
+    return (None if loaded is None else with_address(loaded, host, port)), problems
 
 
-def _with_address(config: Config, host: str | None, port: int | None) -> Config:
-    server = config.server
-    if host is not None:
-        server = replace(server, host=host)
-    if port is not None:
-        server = replace(server, port=port)
-    return replace(config, server=server)
+def _require_clients(config: Config) -> None:
+    """Exit if other machines could use the gateway without a key; --host may have opened it."""
+    if not open_address(config):
+        return
+    from routecodex.cli.stored_clients import has_stored_clients
 
-
-def _require_client_keys(config: Config) -> None:
-    if is_loopback(config.server.host) or config.server.client_keys:
+    if has_stored_clients(config):
         return
     click.echo(
         f"error: cannot listen on {config.server.host} without client keys\n"
-        "    fix: add client_keys under [server], or listen on 127.0.0.1",
+        "    fix: run `routecodex keys add NAME`, add client_keys under [server], or listen on 127.0.0.1",
         err=True,
     )
     raise SystemExit(2)

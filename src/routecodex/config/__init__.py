@@ -22,7 +22,7 @@ reference      writes docs/configuration.md and the JSON schema
 
 from __future__ import annotations
 
-from routecodex.config.check import check, is_loopback, open_address
+from routecodex.config.check import OPEN_ADDRESS, check, is_loopback, open_address
 from routecodex.config.check_routes import split_target
 from routecodex.config.check_teams import limit_problems, name_problem
 from routecodex.config.limit_text import LIMIT_FIX, LimitText, parse_limit
@@ -75,6 +75,7 @@ from routecodex.config.values import Secret
 __all__ = [
     "ANONYMOUS",
     "LIMIT_FIX",
+    "OPEN_ADDRESS",
     "TEAM_PREFIX",
     "AllowConfig",
     "AuthStyle",

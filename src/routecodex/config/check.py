@@ -269,6 +269,10 @@ def check(config: Config, hidden: Hidden = _NO_PLACES, *, stored_clients: bool =
     return [*problems, *check_aliases(config), *check_routes(config)]
 
 
+OPEN_ADDRESS: ConfigPath = ("server", "client_keys")
+"""Place of the problem that other machines can reach a gateway without clients."""
+
+
 def open_address(config: Config) -> list[Problem]:
     """Return the problem of a gateway that other machines can reach and whose file names no client."""
     host = config.server.host
@@ -282,7 +286,7 @@ def open_address(config: Config) -> list[Problem]:
         "run `routecodex keys add NAME`, or add client_keys = "
         '[{ name = "laptop", key = "${ROUTECODEX_KEY}" }], or set host = "127.0.0.1"'
     )
-    return [Problem(("server", "client_keys"), message, fix, absent=True)]
+    return [Problem(OPEN_ADDRESS, message, fix, absent=True)]
 
 
 def _server(config: Config) -> Iterator[Problem]:

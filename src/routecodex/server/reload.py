@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from routecodex.canon.errors import ConfigError
-from routecodex.config import Config, Problem, is_loopback
+from routecodex.config import Config, Problem, open_address
 
 log = logging.getLogger("routecodex.server")
 
@@ -79,7 +79,9 @@ class Reloader:
         running: Config,
         adopt: Callable[[Config], Awaitable[None]],
         spread: Callable[[], bool] = lambda: False,
+        has_stored_clients: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._has_stored_clients = has_stored_clients
         self._source = source
         self._stamp = source.stamp
         self._running = running
@@ -138,11 +140,11 @@ class Reloader:
     async def _use(self, loaded: Config, problems: list[Problem]) -> ReloadResult:
         fixed = list(_restarts(self._source.config, loaded))
         config = _pinned(loaded, self._running)
-        if not is_loopback(config.server.host) and not config.server.client_keys:
+        if open_address(config) and not self._has_stored_clients():
             refusal = Problem(
                 ("server", "client_keys"),
                 f"is empty, but the gateway listens on {config.server.host}",
-                "add client_keys under [server]",
+                "add client_keys under [server], or run `routecodex keys add NAME`",
                 file=str(self._source.path),
             )
             return self._reject([*problems, refusal])

@@ -122,7 +122,13 @@ class Service:
         self._price_watch: asyncio.Task[None] | None = None
         self.reloader: Reloader | None = None
         if source is not None:
-            self.reloader = Reloader(source, running=config, adopt=self._adopt, spread=spread)
+            self.reloader = Reloader(
+                source,
+                running=config,
+                adopt=self._adopt,
+                spread=spread,
+                has_stored_clients=lambda: bool(self._gateway.clients.stored.clients),
+            )
 
     def _request_log(self) -> RequestLog | None:
         options = self._config.logging

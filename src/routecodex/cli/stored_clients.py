@@ -1,0 +1,83 @@
+"""Clients in the store of a configuration, read without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from routecodex.accounting.client_store import ClientDirectory
+from routecodex.accounting.clients import StoredClients
+from routecodex.config import Config, Problem
+from routecodex.config.problems import quoted, warning
+from routecodex.server.directories import session_dir
+from routecodex.stores import open_store
+from routecodex.stores.file import FileStore
+
+T = TypeVar("T")
+
+_NONE = StoredClients()
+
+
+def with_directory(config: Config, work: Callable[[ClientDirectory], Awaitable[T]]) -> T:
+    """Run work on the clients of the configuration and its store, in an event loop of its own."""
+
+    async def run() -> T:
+        store = open_store(config.store.url, session_dir=session_dir(config))
+        clients = ClientDirectory(store)
+        clients.configure(config)
+        try:
+            await clients.refresh()
+            return await work(clients)
+        finally:
+            await store.close()
+
+    # A command may be called where a loop runs already.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
+
+
+def has_stored_clients(config: Config) -> bool:
+    """Return whether the store has clients; clients that cannot be read count, because they are guarded."""
+    if not _may_have_clients(config):
+        return False
+
+    async def look(clients: ClientDirectory) -> bool:
+        return bool(clients.stored.clients or clients.unread)
+
+    return with_directory(config, look)
+
+
+def stored_clients(config: Config) -> StoredClients:
+    """Return the clients of the store; none if they cannot be read."""
+    if not _may_have_clients(config):
+        return _NONE
+
+    async def look(clients: ClientDirectory) -> StoredClients:
+        return clients.stored
+
+    return with_directory(config, look)
+
+
+def _may_have_clients(config: Config) -> bool:
+    """Return whether it is worth opening the store: values in memory have ended with their process."""
+    store = open_store(config.store.url, session_dir=session_dir(config))
+    return isinstance(store, FileStore) and (store.directory / "clients").is_dir()
+
+
+def stored_problems(config: Config, stored: StoredClients) -> Iterator[Problem]:
+    """Yield a warning for each client of the store that the file hides or leaves without a team."""
+    listed = {row.name for row in config.server.client_keys}
+    for name, client in stored.clients.items():
+        if name in config.clients or name in listed:
+            message = f"{quoted(name)} is also a client of the store; the file wins"
+            fix = f"remove one: `routecodex keys revoke {name}` once it is not in the file"
+            place = ("clients", name) if name in config.clients else ("server", "client_keys")
+            yield warning(place, message, fix)
+        elif client.team and client.team not in config.teams:
+            message = (
+                f"{quoted(client.team)} is the team of client {quoted(name)} of the store, and missing here"
+            )
+            fix = f"add [teams.{client.team}], or run `routecodex keys set {name} --team NAME`"
+            yield warning(("teams",), message, fix)
