@@ -24,6 +24,12 @@ _PERIODS = {"1d": "day", "24h": "day", "7d": "week", "1w": "week", "30d": "month
 _DAYS = {"w": 7, "mo": 30}
 _ALL_MODELS = frozenset({"all-team-models", "all-proxy-models", "*"})
 _LONGEST_NAME = 64
+_FIELDS = {
+    "team_id": "team",
+    "rpm_limit": "rpm",
+    "tpm_limit": "tpm",
+    "max_parallel_requests": "concurrent",
+}
 
 
 class LiteLlmKeysError(Exception):
@@ -35,7 +41,7 @@ class SkippedKey(Exception):
 
 
 class LiteLlmKey(msgspec.Struct, frozen=True):
-    """One row of the file: its name there, and the body of the call that makes the client, or why there is none."""
+    """One row of the file: its name, and the body of the call that makes its client, or why there is none."""
 
     name: str
     body: dict[str, Any] | None = None
@@ -80,13 +86,7 @@ def _name(row: dict[str, Any], number: int) -> str:
 
 def _body(row: dict[str, Any], name: str, now: float) -> dict[str, Any]:
     body: dict[str, Any] = {"name": name, "key_sha256": _digest(row)}
-    fields = {
-        "team_id": "team",
-        "rpm_limit": "rpm",
-        "tpm_limit": "tpm",
-        "max_parallel_requests": "concurrent",
-    }
-    body.update({to: row[of] for of, to in fields.items() if row.get(of) is not None})
+    body.update({to: row[of] for of, to in _FIELDS.items() if row.get(of) is not None})
     budget = _budget(row)
     if budget is not None:
         body["limits"] = [budget]

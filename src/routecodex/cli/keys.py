@@ -352,9 +352,8 @@ def _instructions(text: str) -> str | list[str]:
     kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
     for kind in kinds:
         if kind not in _KINDS:
-            raise click.UsageError(
-                f"--instructions: {kind!r} is not one of {', '.join(_KINDS)}; or all, none"
-            )
+            known = ", ".join(_KINDS)
+            raise click.UsageError(f"--instructions: {kind!r} is not one of {known}, nor all or none")
     return kinds
 
 
