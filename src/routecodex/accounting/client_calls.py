@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
 from routecodex.accounting.client_settings import ClientSettings
-from routecodex.accounting.client_store import ClientDirectory, made_key, new_key
-from routecodex.accounting.clients import ClientKey
+from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.timestamps import parse_duration
 from routecodex.canon.errors import BadRequest
 from routecodex.wire import json
@@ -76,9 +74,7 @@ class ClientCalls:
         digest = new.key_sha256
         if digest is not None and not _DIGEST.match(digest):
             raise BadRequest("key_sha256: is not a SHA-256 of 64 hex digits", param="key_sha256")
-        key = new_key() if digest is None else None
-        made = made_key(key, time.time()) if key is not None else ClientKey(digest=(digest or "").lower())
-        await self._clients.add(new.name, made, new, dry_run=new.dry_run)
+        key = await self._clients.add(new.name, new, digest=digest, dry_run=new.dry_run)
         if new.dry_run:
             return {"client": None, "key": None}
         return {"client": await self._clients.row(new.name), "key": key}

@@ -44,6 +44,8 @@ _POLL_SECONDS = 0.2
 _MOST_CLIENTS = 10_000
 _MOST_KEYS = 8
 """Keys of one client that are remembered, so that an old one is called expired."""
+_MOST_VALID = 31
+"""Old keys of one client that stay valid beside its newest."""
 _MOST_REVOKED = 10_000
 _CACHED_BYTES = 64 * 1024 * 1024
 _EMPTY = StoredClients()
@@ -112,9 +114,31 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
-def made_key(key: str, now: float) -> ClientKey:
+def _kept(key: str, now: float) -> ClientKey:
     """Return what is kept of a new key."""
     return ClientKey(digest=key_digest(key), prefix=key[:PREFIX_LENGTH], created_at=now)
+
+
+def _rotated(client: StoredClient, key: ClientKey, now: float, until: float) -> StoredClient:
+    """Return the client with a new key; the oldest of those that have ended are dropped."""
+    old = [replace(one, expires_at=min(one.expires_at or until, until)) for one in client.keys]
+    valid = [one for one in old if (one.expires_at or until) > now][-_MOST_VALID:]
+    room = max(0, _MOST_KEYS - 1 - len(valid))
+    ended = [one for one in old if one not in valid][-room:] if room else []
+    return replace(client, keys=(*ended, *valid, key))
+
+
+def _with_client(stored: StoredClients, name: str, client: StoredClient | None) -> StoredClients:
+    """Return the clients with this one, or without it; keys that it has no more count as revoked."""
+    before = stored.clients.get(name)
+    clients = {other: row for other, row in stored.clients.items() if other != name}
+    if client is not None:
+        clients[name] = client
+    had = () if before is None else before.keys
+    kept = {key.digest for key in (() if client is None else client.keys)}
+    dropped = {key.digest: name for key in had if key.digest not in kept}
+    revoked = dict(list({**stored.revoked, **dropped}.items())[-_MOST_REVOKED:])
+    return replace(stored, clients=clients, revoked=revoked)
 
 
 class ClientDirectory:
@@ -239,23 +263,27 @@ class ClientDirectory:
         return found
 
     async def add(
-        self, name: str, key: ClientKey, settings: ClientSettings, *, dry_run: bool = False
-    ) -> None:
-        """Make a client with this key; its name and its key must be free. `dry_run` only checks that."""
+        self, name: str, settings: ClientSettings, *, digest: str | None = None, dry_run: bool = False
+    ) -> str | None:
+        """Make a client and return its key, which is shown this once; None for one that brings its digest.
+
+        Its name and its key must be free. `dry_run` only checks that.
+        """
         _check_new_name(name)
-        now = self._clock()
-        made = StoredClient(keys=(key,), created_at=now)
+        key, now = new_key() if digest is None else None, self._clock()
+        kept = _kept(key, now) if key is not None else ClientKey(digest=(digest or "").lower())
+        made = StoredClient(keys=(kept,), created_at=now)
         client = apply_settings(made, settings, config=self._config, now=now)
         await self._prepare()
         if name in self.table.clients:
             raise _exists(name)
-        holder = self.table.holder_of(key.digest)
+        holder = self.table.holder_of(kept.digest)
         if holder is not None:
             message = f"the key of {name!r} is that of client {holder.name!r}"
             raise ClientError(message, status=409, code="key_exists")
-        if dry_run:
-            return
-        await self._edit(lambda stored: (_inserted(stored, name, client), None))
+        if not dry_run:
+            await self._edit(lambda stored: (_inserted(stored, name, client), None))
+        return key
 
     async def change(self, name: str, settings: ClientSettings) -> None:
         """Change the settings of a client of the store."""
@@ -265,16 +293,7 @@ class ClientDirectory:
     async def rotate(self, name: str, overlap: float) -> str:
         """Give a client a new key and return it; the others stay valid for `overlap` seconds."""
         key, now = new_key(), self._clock()
-        made = made_key(key, now)
-
-        def rotated(row: StoredClient) -> StoredClient:
-            old = [
-                replace(one, expires_at=min(one.expires_at or now + overlap, now + overlap))
-                for one in row.keys
-            ]
-            return replace(row, keys=(*old[1 - _MOST_KEYS :], made))
-
-        await self._change(name, rotated)
+        await self._change(name, lambda row: _rotated(row, _kept(key, now), now, now + overlap))
         return key
 
     async def revoke(self, name: str) -> None:
@@ -282,13 +301,7 @@ class ClientDirectory:
         await self._prepare(name)
 
         def edit(stored: StoredClients) -> tuple[StoredClients, None]:
-            row = stored.clients.get(name)
-            if row is None:
-                return stored, None
-            left = {other: one for other, one in stored.clients.items() if other != name}
-            revoked = {**stored.revoked, **{key.digest: name for key in row.keys}}
-            newest = dict(list(revoked.items())[-_MOST_REVOKED:])
-            return replace(stored, clients=left, revoked=newest), None
+            return _with_client(stored, name, None), None
 
         await self._edit(edit)
         await self.use.forget(name)
@@ -305,7 +318,7 @@ class ClientDirectory:
             row = stored.clients.get(name)
             if row is None:
                 raise NotFound(f"client {name!r} was revoked meanwhile", code="unknown_client")
-            return replace(stored, clients={**stored.clients, name: change(row)}), None
+            return _with_client(stored, name, change(row)), None
 
         await self._edit(edit)
 
