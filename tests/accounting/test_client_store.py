@@ -16,6 +16,7 @@ from routecodex.accounting.client_store import ClientDirectory, new_key
 from routecodex.canon.errors import GatewayError
 from routecodex.config import key_digest, loads
 from routecodex.stores.file import FileStore
+from routecodex.stores.store import StoreError
 from tests.config.checked import BASE
 
 NOW = 1_800_000_000.0
@@ -365,8 +366,6 @@ class Down(FileStore):
     """A store that cannot be read."""
 
     async def get_intact(self, space: str, key: str) -> Any:
-        from routecodex.stores.store import StoreError
-
         raise StoreError("the disk is gone")
 
 
