@@ -76,8 +76,6 @@ def stored_problems(config: Config, stored: StoredClients) -> Iterator[Problem]:
             place = ("clients", name) if name in config.clients else ("server", "client_keys")
             yield warning(place, message, fix)
         elif client.team and client.team not in config.teams:
-            message = (
-                f"{quoted(client.team)} is the team of client {quoted(name)} of the store, and missing here"
-            )
+            message = f"{quoted(client.team)}, the team of client {quoted(name)} of the store, is missing"
             fix = f"add [teams.{client.team}], or run `routecodex keys set {name} --team NAME`"
             yield warning(("teams",), message, fix)
