@@ -60,7 +60,7 @@ class ServerCalls:
         return self._admin.post(f"/admin/clients{path}", body)
 
 
-class StoreCalls:
+class OfflineCalls:
     """Works on the store of a configuration whose server does not run."""
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +130,7 @@ def key_calls(server_id: str | None, path: Path | None) -> KeyCalls:
         raise click.UsageError("give --server or --config, not both")
     if path is not None:
         server = _server_of(path)
-        return ServerCalls(server) if server is not None else StoreCalls(path)
+        return ServerCalls(server) if server is not None else OfflineCalls(path)
     if server_id is not None:
         return _calls_of(select_one(server_id))
     running = [one for one in announcements() if is_running(one.pid)]
@@ -138,7 +138,7 @@ def key_calls(server_id: str | None, path: Path | None) -> KeyCalls:
         return _calls_of(select_one(None))
     from routecodex.cli.config import config_path
 
-    return StoreCalls(config_path(None))
+    return OfflineCalls(config_path(None))
 
 
 def _calls_of(server: AnnouncedServer | None) -> KeyCalls:
@@ -148,7 +148,7 @@ def _calls_of(server: AnnouncedServer | None) -> KeyCalls:
         return ServerCalls(server)
     if server.config is None:
         exit_without_server()
-    return StoreCalls(Path(server.config))
+    return OfflineCalls(Path(server.config))
 
 
 def _server_of(path: Path) -> AnnouncedServer | None:

@@ -398,7 +398,7 @@ def _words(value: Any) -> str:
 
 def _key(key: Mapping[str, Any]) -> str:
     until = f" until {moment(key['expires_at'])}" if key["expires_at"] else ""
-    return f"{key['prefix'] or '(digest)'}{'…' if key['prefix'] else ''}{until}"
+    return f"{key['prefix'] or '(hidden)'}{'…' if key['prefix'] else ''}{until}"
 
 
 def _limit(row: Mapping[str, Any]) -> str:
@@ -426,7 +426,7 @@ def _cells(row: Mapping[str, Any]) -> TableRow:
         row["name"],
         row["team"] or "-",
         row["source"],
-        ", ".join(key["prefix"] or "(digest)" for key in row["keys"]) or "-",
+        ", ".join(key["prefix"] or "(hidden)" for key in row["keys"]) or "-",
         _state(row),
         moment(row["expires_at"]) or "never",
         moment(row["last_used_at"]) or "never",

@@ -10,8 +10,12 @@
 | `/admin/requests`     | the latest requests                     |                                     |
 | `/admin/clock`        | the clock and the tasks of all sessions |                                     |
 | `/admin/clock/cancel` |                                         | removes a task                      |
-| `/admin/clients…`     | clients, and one of them                | makes and changes clients           |
-| `/admin/teams`        | teams                                   |                                     |
+| `/admin/clients`      | all clients                             | makes one                           |
+| `/admin/clients/NAME` | one client                              | changes it                          |
+| `/admin/clients/NAME/rotate` |                                  | gives it a new key                  |
+| `/admin/clients/NAME/revoke` |                                  | removes it                          |
+| `/admin/clients/NAME/reset`  |                                  | sets the windows of its limits to 0 |
+| `/admin/teams`        | all teams                               |                                     |
 | `/admin/reload`       |                                         | reloads the configuration file      |
 | `/admin/explain`      |                                         | the plan of a request, without call |
 | `/admin/prices`       | prices in force                         | replaces the user's price file       |
