@@ -120,15 +120,20 @@ class RoutePlan:
 class Destination:
     """The targets that the model in the body names, or a route.
 
-    A `name` without targets is a model that its provider does not have. `refused` names targets that the
-    client may not use.
+    A `name` without targets is a model that its provider does not have.
     """
 
     route: str
     why: str
     targets: tuple[Target, ...] = ()
     name: str = ""
-    refused: str = ""
+
+
+@dataclass(frozen=True)
+class RefusedDestination(Destination):
+    """Targets or a route that the model in the body names, and that the client may not use."""
+
+    model: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from routecodex.routing.route_plan import (
     DEFAULT,
     Destination,
     NotPermitted,
+    RefusedDestination,
     RoutePlan,
     RouteQuery,
     RoutingRules,
@@ -346,7 +347,9 @@ class RestrictedRouter(Router):
             usable = self.has_route(named[6:]) or named[6:] not in self._whole.routes
         else:
             usable = not self._whole.targets_of(named or query.model)
-        return destination if usable else replace(destination, name="", refused=query.model)
+        if usable:
+            return destination
+        return RefusedDestination(destination.route, destination.why, model=query.model)
 
     def _plan_forced(self, target_filter: TargetFilter, name: str) -> RoutePlan:
         if not self._named_targets(target_filter, name) and self.knows(name):
@@ -361,8 +364,8 @@ class RestrictedRouter(Router):
         return replace(plan, reason=f"sticky {name} skipped, it is not allowed; {plan.reason}")
 
     def _plan_unpinned(self, target_filter: TargetFilter, destination: Destination) -> RoutePlan:
-        if destination.refused:
-            raise NotPermitted(_shorten(destination.refused))
+        if isinstance(destination, RefusedDestination):
+            raise NotPermitted(_shorten(destination.model))
         return super()._plan_unpinned(target_filter, destination)
 
     def _no_target_error(self, target_filter: TargetFilter) -> Exception:

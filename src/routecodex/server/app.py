@@ -106,22 +106,11 @@ class JsonArrayReply:
 class ApiCall:
     """One call that passed the access checks: request, reply, endpoint, client and id.
 
-    `client` is None on a gateway without clients; `owner` is the client that its state belongs to, empty with
-    one client, or none. `recorded`: the gateway
-    records this call, however it ends. `queued_at` is the time at which it began to wait for a place, else 0.
+    `client` is None on a gateway without clients. `recorded`: the gateway records this call, however it ends.
+    `queued_at` is the time at which it began to wait for a place, else 0.
     """
 
-    __slots__ = (
-        "client",
-        "client_name",
-        "endpoint",
-        "id",
-        "owner",
-        "queued_at",
-        "recorded",
-        "reply",
-        "request",
-    )
+    __slots__ = ("client", "endpoint", "id", "queued_at", "recorded", "reply", "request")
 
     def __init__(
         self,
@@ -137,10 +126,18 @@ class ApiCall:
         self.endpoint: Final = endpoint
         self.id: Final = id
         self.client: Final = client
-        self.client_name: Final = "" if client is None else client.name
-        self.owner: Final = "" if client is None else client.owner
         self.recorded = False
         self.queued_at = 0.0
+
+    @property
+    def client_name(self) -> str:
+        """Name of the client; empty on a gateway without clients."""
+        return "" if self.client is None else self.client.name
+
+    @property
+    def owner(self) -> str:
+        """Client that the state of the call belongs to; empty with one client, or none."""
+        return "" if self.client is None else self.client.owner
 
 
 _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {

@@ -154,14 +154,14 @@ class RoutingContextBuilder:
         if client is not None and client.rules is not None and self._router_for is not None:
             router = self._router_for(client)
         instructions = self._extract_instructions(request, role)
-        if instructions is not None and client is not None and client.kinds is not None:
-            instructions = permitted(instructions, client.kinds)
         if controls is not NO_CONTROL_FIELDS:
             self._strip_controls(request)
         operator = self._operator.peek() or await self._operator.load()
         session = self._sessions.peek(scope) or await self._load_session(request, scope)
         turn: str | None = None
         if instructions is not None:
+            if client is not None and client.kinds is not None:
+                instructions = permitted(instructions, client.kinds)
             notices = request.notices if save else Notices()
             try:
                 session, turn = await self._applier.apply(
