@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.kit import answers, asking, grammar
+from routecodex.protocols import grammar
+from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Json, Send, Steps, Wait

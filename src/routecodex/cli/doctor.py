@@ -161,7 +161,7 @@ async def _check_machine(config: Config | None, options: DoctorOptions) -> Async
 
 
 def _state_folders(config: Config | None) -> Iterator[Path]:
-    from routecodex.server.serve import session_dir
+    from routecodex.server.directories import session_dir
 
     yield user_dir()
     if config is None:

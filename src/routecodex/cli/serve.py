@@ -20,7 +20,8 @@ from routecodex.canon.errors import ConfigError
 from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit, with_address
 from routecodex.cli.lifecycle import new_launch, start_and_report
 from routecodex.cli.servers import EXIT_CODES, json_option
-from routecodex.config import Config, Problem, loads, open_address
+from routecodex.cli.stored_clients import require_clients
+from routecodex.config import Config, Problem, loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 from routecodex.server.reload import ConfigSource, stamp
@@ -66,7 +67,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     file = config_path(path)
     before = stamp(file)
     config = with_address(load_or_exit(path, with_mode=True, host=host, port=port), host, port)
-    _require_clients(config)
+    require_clients(config)
     source = ConfigSource(path=file, load=lambda: _reload(file, host, port), config=config, stamp=before)
     _run(config, workers=workers, banner=_ready, source=source)
 
@@ -137,22 +138,6 @@ def _demo_config(config: Config, port: int) -> Config:
 def _reload(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:
     loaded, problems = examine_file(file, host=host, port=port)
     return (None if loaded is None else with_address(loaded, host, port)), problems
-
-
-def _require_clients(config: Config) -> None:
-    """Exit if other machines could use the gateway without a key; --host may have opened it."""
-    if not open_address(config):
-        return
-    from routecodex.cli.stored_clients import has_stored_clients
-
-    if has_stored_clients(config):
-        return
-    click.echo(
-        f"error: cannot listen on {config.server.host} without client keys\n"
-        "    fix: run `routecodex keys add NAME`, add client_keys under [server], or listen on 127.0.0.1",
-        err=True,
-    )
-    raise SystemExit(2)
 
 
 def _run(

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
-from msgspec.structs import replace
 
 from routecodex.cli.admin_client import AdminClient, AnnouncedServer, announcements, is_running, user_dir
-from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit
+from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit, with_address
 from routecodex.cli.config import show as show_problems
 from routecodex.cli.servers import EXIT_CODES, FAILED, NO_SERVER, json_option, print_json
 from routecodex.cli.service_control import (
@@ -25,9 +24,10 @@ from routecodex.cli.service_control import (
     wait_until,
 )
 from routecodex.cli.service_units import ServiceUnit
+from routecodex.cli.stored_clients import require_clients
 from routecodex.cli.tables import print_problem
 from routecodex.cli.views import facts
-from routecodex.config import Config, is_loopback
+from routecodex.config import Config
 
 _Result = TypeVar("_Result")
 _READY_SECONDS = 30.0
@@ -101,8 +101,8 @@ def install(
     _refuse_cache(sys.prefix)
     control = _control_or_exit(name)
     file = config_path(path).absolute()
-    config = _with_address(load_or_exit(file, with_mode=True), host, port)
-    _require_client_keys(config)
+    config = with_address(load_or_exit(file, with_mode=True, host=host, port=port), host, port)
+    require_clients(config)
     options = {"--host": host, "--port": port, "--workers": workers if workers > 1 else None}
     unit = _unit(name, file, options, config)
     saved = _env_values(variables)
@@ -145,25 +145,6 @@ def _exit_with(message: str) -> NoReturn:
         f"{message}\n    `routecodex start` runs a gateway in the background without a service manager"
     )
     raise SystemExit(FAILED)
-
-
-def _with_address(config: Config, host: str | None, port: int | None) -> Config:
-    server = config.server
-    changes: dict[str, Any] = {"host": host, "port": port}
-    return replace(
-        config,
-        server=replace(server, **{name: value for name, value in changes.items() if value is not None}),
-    )
-
-
-def _require_client_keys(config: Config) -> None:
-    """Exit if `serve` would refuse the address, because everyone could use the gateway."""
-    if not is_loopback(config.server.host) and not config.server.client_keys:
-        print_problem(
-            f"cannot listen on {config.server.host} without client keys\n"
-            "    fix: add client_keys under [server], or listen on 127.0.0.1"
-        )
-        raise SystemExit(2)
 
 
 def _unit(name: str, file: Path, options: Mapping[str, str | int | None], config: Config) -> ServiceUnit:

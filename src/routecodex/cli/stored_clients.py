@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.clients import StoredClients
-from routecodex.config import Config, Problem
+from routecodex.cli.tables import print_problem
+from routecodex.config import Config, Problem, open_address
 from routecodex.config.problems import quoted, warning
 from routecodex.server.directories import session_dir
 from routecodex.stores import open_store
@@ -47,6 +48,17 @@ def has_stored_clients(config: Config) -> bool:
         return bool(clients.stored.clients or clients.unread)
 
     return with_directory(config, look)
+
+
+def require_clients(config: Config) -> None:
+    """Exit if other machines could use the gateway without a key; --host may have opened it."""
+    if not open_address(config) or has_stored_clients(config):
+        return
+    print_problem(
+        f"cannot listen on {config.server.host} without client keys\n"
+        "    fix: run `routecodex keys add NAME`, add client_keys under [server], or listen on 127.0.0.1"
+    )
+    raise SystemExit(2)
 
 
 def stored_clients(config: Config) -> StoredClients:

@@ -94,8 +94,9 @@ def client_key(config: Config, environ: Mapping[str, str]) -> str:
     given = environ.get(KEY_VARIABLE)
     if given:
         return given
-    keys = config.server.client_keys
-    return keys[0].key.reveal() if keys else "routecodex"
+    listed = [row.key for row in config.server.client_keys]
+    tables = [row.key.value for row in config.clients.values() if row.key is not None and not row.blocked]
+    return next((key.reveal() for key in (*listed, *tables) if key), "routecodex")
 
 
 @contextlib.asynccontextmanager
@@ -137,6 +138,7 @@ def for_checks(config: Config) -> Config:
     clock = replace(config.server_tools.clock, ntp=replace(config.server_tools.clock.ntp, enabled=False))
     return replace(
         config,
+        clients={},
         server_tools=replace(config.server_tools, clock=clock),
         server=replace(
             config.server, host="127.0.0.1", port=0, client_keys=(), admin_token=None, drain_seconds=0

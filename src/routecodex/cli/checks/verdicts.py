@@ -223,7 +223,11 @@ def _error_fix(error: ServedError, target: TargetFacts) -> tuple[str, bool]:
         ),
         "overloaded": ("try again later, or add another target to the route", True),
         "local_fault": ("check the network and the file limit (`ulimit -n`) of this machine", True),
-        "invalid_api_key": ("set ROUTECODEX_KEY to a client key of the running gateway", True),
+        **dict.fromkeys(
+            ("invalid_api_key", "key_expired", "key_revoked", "key_blocked"),
+            ("set ROUTECODEX_KEY to a valid client key of the running gateway", True),
+        ),
+        "not_allowed": ("set ROUTECODEX_KEY to a client key that may use this model", True),
         "PROVIDER_NOT_AVAILABLE": (
             "see `routecodex daemon status` for why it is out, or try again later",
             True,
