@@ -99,7 +99,6 @@ class Gateway:
     def _configure(self, config: Config, after: Gateway | None) -> None:
         """Build the parts that depend on the configuration."""
         self.config = config
-        self.clients.configure(config)
         self.health.options = build.health_options(config)
         self.health.scripted = build.scripted(config)
         self.sessions.refuses_unknown = config.store.on_down == "refuse"
@@ -138,6 +137,8 @@ class Gateway:
             router_for=self.services.router_for,
         )
         self.model_lists.configure(build.model_sources(config, self.http, self._environ))
+        # Last: a configuration that cannot be used must not change who may call.
+        self.clients.configure(config)
 
     def _make_services(self, config: Config) -> GatewayServices:
         options = config.routing_options

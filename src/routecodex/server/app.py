@@ -26,7 +26,7 @@ from routecodex.canon.errors import (
     UpgradeRequired,
 )
 from routecodex.canon.request import ProtocolName
-from routecodex.config import Config
+from routecodex.config import ANONYMOUS, Config
 from routecodex.gateway import model_list
 from routecodex.gateway.answer.writer import SSE, routing_headers
 from routecodex.gateway.codex_catalog import base_instructions, codex_models
@@ -208,7 +208,9 @@ class App:
             call = ApiCall(request, reply, endpoint=endpoint, id=request_id, client=client)
             if self.active >= self._max_concurrent and endpoint.name not in SERVICE:
                 call.queued_at = monotonic()
-                await self._admission.wait(*turn_of(request, call.client_name))
+                # Clients without a key take turns by their addresses, as where there are no keys.
+                name = "" if call.client_name == ANONYMOUS else call.client_name
+                await self._admission.wait(*turn_of(request, name))
             else:
                 self.active += 1
             if client is not None:
