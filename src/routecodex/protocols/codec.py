@@ -335,6 +335,10 @@ class StreamDecoder(Protocol):
         """Return the last events of a stream that broke: Finished if the finish had arrived, else Failed."""
         return (Failed(error),)
 
+    def reported(self) -> Usage | None:
+        """Return the counts that the provider has reported and that no event has had yet."""
+        return None
+
     def decode_batches(self, data: bytes) -> Sequence[StreamItem]:
         """Return the events of `feed` with consecutive texts as batches; override where that is cheaper."""
         return batched(self.feed(data))
@@ -342,6 +346,9 @@ class StreamDecoder(Protocol):
 
 class StreamEncoder(Protocol):
     """Turns events into client bytes; after Finished or Failed the bytes are complete."""
+
+    written: int = 0
+    """Characters of content so far, for estimates."""
 
     final_body: bytes | None = None
     """The whole answer as JSON after Finished, where clients can fetch it later (Responses)."""
@@ -379,6 +386,14 @@ class Pipe(Protocol):
         """Return the last bytes of a stream that has started and cannot continue.
 
         They are the protocol's error event, unless the finish had arrived: then the answer is complete.
+        """
+        ...
+
+    def observed(self) -> Usage:
+        """Return the usage so far, of a stream that was cut off or reported none.
+
+        Input is what the provider has reported, else an estimate. Output is the larger of what it has
+        reported and an estimate of the content so far.
         """
         ...
 

@@ -9,9 +9,44 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from routecodex.canon.errors import GatewayError
+from routecodex.canon.events import Usage
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.translation import observed_usage
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire.sse import Frames, FrameTooLarge
+
+
+_BYTES_PER_TOKEN = 3
+
+
+class OutputMeter:
+    """Estimates output tokens from the size of frames; `envelope` is the size of a frame without content.
+
+    The last frames are kept, so that a relay can learn the envelope from them when an estimate is needed.
+    """
+
+    __slots__ = ("_bytes", "_frames", "envelope", "last")
+
+    def __init__(self) -> None:
+        self.envelope = 0
+        self.last = b""
+        self._bytes = 0
+        self._frames = 0
+
+    def add(self, run: bytes) -> None:
+        """Count a run of whole frames."""
+        self.add_frames(run, run.count(b"\n\n"))
+
+    def add_frames(self, run: bytes, frames: int) -> None:
+        """Count a run of so many frames."""
+        self._bytes += len(run)
+        self._frames += frames
+        self.last = run
+
+    def tokens(self) -> int:
+        """Return a count that errs high: one token per frame or three bytes of content, whichever is more."""
+        content = self._bytes - self._frames * self.envelope
+        return max(self._frames, content // _BYTES_PER_TOKEN) + 1
 
 
 class FrameRelay(ABC):
@@ -36,6 +71,14 @@ class FrameRelay(ABC):
     @abstractmethod
     def _unparsable(self) -> GatewayError:
         """Return the error of a stream that is not of this protocol."""
+
+    @abstractmethod
+    def _output_tokens(self) -> int:
+        """Estimate the tokens of the content so far."""
+
+    def _reported(self) -> Usage | None:
+        """Return the counts that the upstream has reported so far."""
+        return self.outcome.usage
 
     def _finish(self) -> bytes:
         """Return the last bytes after the upstream closed the stream before its end."""
@@ -76,6 +119,12 @@ class FrameRelay(ABC):
         self.ended = True
         self.outcome.error = error
         return self._error_frame(error)
+
+    def observed(self) -> Usage:
+        output = self._output_tokens() if self.started else 0
+        return observed_usage(
+            self._reported(), input_tokens=self._reply.input_tokens, output_tokens=output
+        )
 
     def _break(self, error: GatewayError) -> bytes:
         """Raise the error before content, so that the next target is tried; afterwards end with it."""

@@ -125,7 +125,8 @@ class Translation:
     """A Pipe between two protocols; lifecycle events are held until there is content.
 
     `watch` is called with every event, but of a batch of texts only with the first. With `client`, the codec
-    of the encoder, parts that only the provider's protocol has are replaced.
+    of the encoder, parts that only the provider's protocol has are replaced. `input_tokens` estimates the
+    input.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Translation:
         *,
         watch: Callable[[Event], None] | None = None,
         client: Codec | None = None,
+        input_tokens: int = 0,
     ) -> None:
         self.started = False
         self.ended = False
@@ -143,6 +145,7 @@ class Translation:
         self._encoder = encoder
         self._watch = watch
         self._client = client
+        self._input_tokens = input_tokens
         self._held: list[Event] = []
 
     def feed(self, data: bytes) -> bytes:
@@ -160,6 +163,11 @@ class Translation:
         self.ended = True
         self.outcome.error = error
         return self._encoder.encode(Failed(error))
+
+    def observed(self) -> Usage:
+        reported = self._decoder.reported() or self.outcome.usage
+        output = output_estimate(self._encoder.written)
+        return observed_usage(reported, input_tokens=self._input_tokens, output_tokens=output)
 
     def encode(self, items: Sequence[StreamItem]) -> bytes:
         """Return the client bytes of these events; for providers that yield events without a stream."""
@@ -258,6 +266,28 @@ def _has_content(event: Event) -> bool:
 def estimated_usage(input_tokens: int, written_chars: int) -> Usage:
     """Return an estimate that errs high, for an upstream that reported no usage."""
     return Usage(input=input_tokens, output=written_chars // 3 + 1, estimated=True)
+
+
+def output_estimate(written_chars: int) -> int:
+    """Return the tokens of an unfinished answer, an estimate that errs high; 0 without content."""
+    return written_chars // 3 + 1 if written_chars > 0 else 0
+
+
+def observed_usage(reported: Usage | None, *, input_tokens: int, output_tokens: int) -> Usage:
+    """Return the usage of an unfinished answer from the counts reported so far and from estimates.
+
+    Output counts reported early are placeholders: Anthropic's `message_start` has 1.
+    """
+    if reported is None:
+        return Usage(input=input_tokens, output=output_tokens, estimated=True)
+    if reported.input > 0 and reported.output >= output_tokens:
+        return reported
+    return replace(
+        reported,
+        input=reported.input or input_tokens,
+        output=max(reported.output, output_tokens),
+        cost=None,
+    )
 
 
 SERVICE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})

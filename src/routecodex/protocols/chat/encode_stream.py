@@ -61,7 +61,7 @@ class StreamEncoder(codec.StreamEncoder):
         self._refusals: set[int] = set()
         self._names = ToolNames(reply.request.tools if reply.request is not None else ())
         self._usage: Usage | None = None
-        self._written = 0
+        self.written = 0
         self._non_text = 0
         self._text_start = 0
         self._collected: dict[str, list[Json]] = {}
@@ -104,7 +104,7 @@ class StreamEncoder(codec.StreamEncoder):
 
     def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
         """Encode many deltas of one text at once."""
-        self._written += sum(map(len, texts))
+        self.written += sum(map(len, texts))
         head = self._head + (_REFUSAL if index in self._refusals else _CONTENT)
         return b"".join([b'%b"%b"}%b' % (head, text, self._tail) for text in escape_texts(texts)])
 
@@ -131,11 +131,11 @@ class StreamEncoder(codec.StreamEncoder):
         return self._head + delta + self._tail
 
     def _text(self, field: bytes, text: str) -> bytes:
-        self._written += len(text)
+        self.written += len(text)
         return self._head + field + json.encode(text) + b"}" + self._tail
 
     def _with_logprobs(self, text: str, logprobs: tuple[Json, ...]) -> bytes:
-        self._written += len(text)
+        self.written += len(text)
         choice = {
             "index": 0,
             "delta": {"content": text},
@@ -145,7 +145,7 @@ class StreamEncoder(codec.StreamEncoder):
         return b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
 
     def _annotation(self, annotation: Json) -> None:
-        encoded = annotation_of(annotation, start=self._text_start, end=self._written - self._non_text)
+        encoded = annotation_of(annotation, start=self._text_start, end=self.written - self._non_text)
         if encoded is not None:
             self._collected.setdefault("annotations", []).append(encoded)
 
@@ -188,7 +188,7 @@ class StreamEncoder(codec.StreamEncoder):
         text = getattr(part, "text", "")
         if isinstance(part, Text):
             between = TEXT_SEPARATOR if part.apart else ""
-            self._text_start = self._written - self._non_text + len(between)
+            self._text_start = self.written - self._non_text + len(between)
             text = between + text
         else:
             self._non_text += len(text)
@@ -220,7 +220,7 @@ class StreamEncoder(codec.StreamEncoder):
         if not text:
             return b""
         call.has_arguments = True
-        self._written += len(text)
+        self.written += len(text)
         self._non_text += len(text)
         kind, field = ("custom", "input") if call.custom else ("function", "arguments")
         return self._delta(
@@ -236,7 +236,7 @@ class StreamEncoder(codec.StreamEncoder):
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
         out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
         if self._reply.include_usage:
-            usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
+            usage = self._usage or estimated_usage(self._reply.input_tokens, self.written)
             counted = json.encode(usage_object(usage))
             out += b"data: " + self._envelope + b',"choices":[],"usage":' + counted + b"}\n\n"
         return out + DONE

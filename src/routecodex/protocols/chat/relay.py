@@ -36,35 +36,11 @@ from routecodex.protocols.chat.known_frames import OBJECT, ChunkPrefix, KnownFra
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta, WireUsage
 from routecodex.protocols.chat.validate import RequestView
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.relay import FrameRelay
+from routecodex.protocols.relay import FrameRelay, OutputMeter
 from routecodex.protocols.text_batches import FrameTemplate
 from routecodex.protocols.upstream_errors import stream_broken, stream_truncated
 from routecodex.wire import json, scan, sse
 from routecodex.wire.json import ABSENT, decode_raw
-
-_BYTES_PER_TOKEN = 3
-
-
-class OutputMeter:
-    """Estimates output tokens from the size of frames; `envelope` is the size of a chunk without content."""
-
-    __slots__ = ("_bytes", "_frames", "envelope")
-
-    def __init__(self) -> None:
-        self.envelope = 0
-        self._bytes = 0
-        self._frames = 0
-
-    def add(self, run: bytes) -> None:
-        """Count a run of whole frames."""
-        self._bytes += len(run)
-        self._frames += run.count(b"\n\n")
-
-    def tokens(self) -> int:
-        """Return a count that errs high: one token per frame or three bytes of content, whichever is more."""
-        content = self._bytes - self._frames * self.envelope
-        return max(self._frames, content // _BYTES_PER_TOKEN) + 1
-
 
 _MARKS: Final[tuple[bytes, ...]] = (
     b'"finish_reason":"',
@@ -123,6 +99,9 @@ class Relay(FrameRelay):
     def _unparsable(self) -> GatewayError:
         return unparsable()
 
+    def _output_tokens(self) -> int:
+        return self._meter.tokens()
+
     def _finish(self) -> bytes:
         return self._done() if self._complete else self._break(stream_truncated())
 
@@ -143,8 +122,7 @@ class Relay(FrameRelay):
                 searched = True
                 end = self._unmarked_end(run, at)
                 if end > at:
-                    if self._include_usage:
-                        self._meter.add(run[at:end])
+                    self._meter.add(run[at:end])
                     at = end
                     continue
             frame, raw, end = self._next_frame(run, at)
@@ -191,8 +169,7 @@ class Relay(FrameRelay):
         end = self._known_end(run, at)
         if end > at:
             raw = run[at:end]
-            if self._include_usage:
-                self._meter.add(raw)
+            self._meter.add(raw)
             return raw, raw, end
         if self.started and run[at : at + len(DONE)] == DONE:
             return self._done(), DONE, at + len(DONE)
@@ -229,8 +206,7 @@ class Relay(FrameRelay):
             return self._break(unparsable())
         if chunk.error is not ABSENT and has_error(chunk):
             return self._upstream_error(raw, chunk)
-        if self._include_usage:
-            self._meter.add(raw)
+        self._meter.add(raw)
         started, finishes = self.started, len(self._finish_reasons)
         try:
             return self._chunk(chunk, data, raw=raw, loose=loose)

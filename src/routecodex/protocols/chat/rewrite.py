@@ -33,6 +33,7 @@ _DEVELOPER: Final = b'"developer"'
 _SYSTEM: Final = b'"system"'
 _USER: Final = b'"user"'
 _STRICT: Final = b'"strict"'
+_USAGE_OPTION: Final = b',"stream_options":{"include_usage":true}}'
 
 
 def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
@@ -49,7 +50,29 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
         _settings_deviate(wire, dialect) or _messages_deviate(view, outline or request.body, dialect)
     ):
         return _fit_dialect(request, options)
-    return EncodedRequest(replace_model(request.body, options.model, named=wire.model, outline=outline))
+    body = replace_model(request.body, options.model, named=wire.model, outline=outline)
+    if request.stream and not request.include_usage and dialect.stream_usage:
+        # The relay keeps the usage from a client that did not ask for it.
+        body = _with_usage(body) if wire.stream_options is None else _fields_with_usage(body)
+    return EncodedRequest(body)
+
+
+def _with_usage(body: bytes) -> bytes:
+    """Return the body with `stream_options` as its last field: parsers take the last of two that are alike."""
+    return b"".join((memoryview(body)[: body.rindex(b"}")], _USAGE_OPTION))
+
+
+def _fields_with_usage(body: bytes) -> bytes:
+    """Return the body with usage added to the client's own `stream_options`."""
+    fields = json.read_fields(body)
+    _ask_for_usage(fields)
+    return json.encode(fields)
+
+
+def _ask_for_usage(fields: Fields) -> None:
+    chosen = json.decode_raw(fields.get("stream_options", json.ABSENT))
+    kept = chosen if isinstance(chosen, dict) else {}
+    fields["stream_options"] = Raw(json.encode({**kept, "include_usage": True}))
 
 
 def _settings_deviate(wire: RequestBody, dialect: Dialect) -> bool:
@@ -94,6 +117,8 @@ def _fit_dialect(request: WireRequest, options: EncodeOptions) -> EncodedRequest
     if not dialect.stream_usage:
         # The relay estimates the usage of such an upstream.
         fields.pop("stream_options", None)
+    elif request.stream:
+        _ask_for_usage(fields)
     lines, instruction = _convert_settings(fields, request.view, options)
     if not dialect.strict_tools and scan.contains(request.body, _STRICT):
         _remove_strict(fields)

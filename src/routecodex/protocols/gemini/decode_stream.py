@@ -75,6 +75,9 @@ class StreamDecoder(codec.StreamDecoder):
     def fail(self, error: GatewayError) -> Sequence[Event]:
         return self._decoder.fail(error)
 
+    def reported(self) -> Usage | None:
+        return self._decoder.reported()
+
     def close(self) -> Sequence[Event]:
         events = self._decode(b"".join([frame.raw for frame in self._reader.close()]))
         if self._decoder.finish_reason is None:
@@ -216,6 +219,10 @@ class ChunkDecoder:
             return self.finish()
         self._ended = True
         return [*self._begin(None), *self._usage_events(), Failed(error)]
+
+    def reported(self) -> Usage | None:
+        """Return the counts of the last chunk that had some."""
+        return decode_usage(self._usage) if self._usage is not None else None
 
     def _usage_events(self) -> list[Event]:
         return [UsageReported(decode_usage(self._usage))] if self._usage is not None else []

@@ -152,7 +152,7 @@ class StreamEncoder(codec.StreamEncoder):
         self._order: deque[int] = deque()
         """Indexes of the open parts in order of their start: the first is written, the others wait."""
         self._usage: Usage | None = None
-        self._chars = 0
+        self.written = 0
         self._citations: list[Json] = []
         tail = json.encode({"modelVersion": reply.model, "responseId": reply.id})[1:]
         self._frame_end = b'}],"role":"model"},"index":0}],' + tail + b"\n\n"
@@ -168,7 +168,7 @@ class StreamEncoder(codec.StreamEncoder):
         """Return the frames for this event, if any."""
         match event:
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                self._chars += len(event.text)
+                self.written += len(event.text)
                 return self._part_event(event)
             case SignatureDelta() | AnnotationDelta() | PartFinished():
                 return self._part_event(event)
@@ -265,7 +265,7 @@ class StreamEncoder(codec.StreamEncoder):
 
     def _finish(self, event: Finished) -> bytes:
         fields = self._encoder.finish_fields(event.finish, event.extras, citations=tuple(self._citations))
-        usage = self._usage or estimated_usage(self._reply.input_tokens, self._chars)
+        usage = self._usage or estimated_usage(self._reply.input_tokens, self.written)
         answer = self._encoder.answer({"content": {"parts": [{"text": ""}], "role": "model"}, **fields})
         return sse.frame(json.encode({**answer, "usageMetadata": encode_usage(usage)}))
 

@@ -25,7 +25,7 @@ from routecodex.protocols.gemini.framing import FrameReader, compact
 from routecodex.protocols.gemini.schema import StreamChunk
 from routecodex.protocols.gemini.thinking import standard_alphabet
 from routecodex.protocols.relay import FrameRelay
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.translation import estimated_usage, output_estimate
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
@@ -119,6 +119,13 @@ class Relay(FrameRelay):
         self.outcome.usage = estimated_usage(self._reply.input_tokens, self._size.chars())
         return sse.frame(add_usage(self._last[len(_DATA) :], self.outcome.usage))
 
+    def _reported(self) -> Usage | None:
+        self._read_usage()
+        return self.outcome.usage
+
+    def _output_tokens(self) -> int:
+        return output_estimate(self._size.chars())
+
     def _error_frame(self, error: GatewayError) -> bytes:
         self._read_usage()
         return self._take_last() + sse.frame(json.encode(encode_error(error)[1]))
@@ -145,8 +152,7 @@ class Relay(FrameRelay):
     def _pass(self, run: bytes, frames: int) -> bytes:
         if run.find(_USAGE) >= 0:
             self._unread_usage = run
-        else:
-            self._size.add_run(run, frames)
+        self._size.add_run(run, frames)
         return run
 
     def _block(self, block: bytes) -> bytes:
@@ -181,10 +187,9 @@ class Relay(FrameRelay):
             self._passes = False
         corrects = reader.needs_correction and finishes(chunk)
         sent = sse.frame(reader.corrected(frame.data) if corrects else compact(frame.data))
-        if self.outcome.usage is None and not self._unread_usage:
-            self._size.add(frame, chunk)
-            if finishes(chunk):
-                self._last, sent = sent, b""
+        self._size.add(frame, chunk)
+        if self.outcome.usage is None and not self._unread_usage and finishes(chunk):
+            self._last, sent = sent, b""
         return last + sent if last else sent
 
     def _read_usage(self) -> None:

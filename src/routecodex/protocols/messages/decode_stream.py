@@ -140,6 +140,9 @@ class StreamDecoder(codec.StreamDecoder):
         self._fail(error)
         return unbatched(self._drain())
 
+    def reported(self) -> Usage | None:
+        return self._usage.usage()
+
     def close(self) -> list[Event]:
         for frame in self._frames.close():
             self._take(frame)

@@ -140,7 +140,7 @@ class StreamEncoder(codec.StreamEncoder):
         self._model = ""
         self._begun = False
         self._usage: Usage | None = None
-        self._written = 0
+        self.written = 0
         self._blocks = 0
         self._open: int | None = None
         self._parts: dict[int, _Part] = {}
@@ -165,7 +165,7 @@ class StreamEncoder(codec.StreamEncoder):
         part = self._parts.get(index)
         if self._open != index or part is None or part.block is None or isinstance(part.part, Reasoning):
             return b"".join([self.encode(TextDelta(index, text)) for text in texts])
-        self._written += sum(map(len, texts))
+        self.written += sum(map(len, texts))
         pieces = escape_texts(list(filter(None, texts)))
         if not pieces:
             return b""
@@ -248,7 +248,7 @@ class StreamEncoder(codec.StreamEncoder):
     def _text(self, part: _Part, index: int, text: str, *, template: bytes) -> bytes:
         if not text:
             return b""
-        self._written += len(text)
+        self.written += len(text)
         delta = json.encode(text) + _DELTA_END
         if part.block is not None:
             return part.head + delta
@@ -278,7 +278,7 @@ class StreamEncoder(codec.StreamEncoder):
     def _arguments(self, part: _Part, text: str) -> bytes:
         if not text:
             return b""
-        self._written += len(text)
+        self.written += len(text)
         if isinstance(part.part, ToolCall) and part.part.custom:
             part.input.append(text)
             return b""
@@ -344,7 +344,7 @@ class StreamEncoder(codec.StreamEncoder):
             if self._open is not None:
                 out.append(self._stop(self._parts[self._open]))
             out.append(self._advance())
-        usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
+        usage = self._usage or estimated_usage(self._reply.input_tokens, self.written)
         delta = stop_fields(self._reply, event.finish, extras=event.extras)
         out.append(end_frame(delta, usage))
         if sends_message_stop(self._reply, event.finish):

@@ -26,8 +26,7 @@ from routecodex.protocols.messages.decode_stream import (
 )
 from routecodex.protocols.messages.encode_stream import MESSAGE_STOP, end_frame, stop_frame
 from routecodex.protocols.messages.schema import StreamChunk
-from routecodex.protocols.relay import FrameRelay
-from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.relay import FrameRelay, OutputMeter
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
@@ -36,8 +35,8 @@ from routecodex.wire.sse import Frames
 _MARKS = (b"_start", b"_stop", b"message_delta", b"signature_delta", b"error")
 _HELD_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", ""})
 
-_FRAMING_BYTES = 100
-"""About the bytes around the text of one delta; for estimates only."""
+_ENVELOPE = 116
+"""Bytes around the text of a delta as Anthropic writes it; for estimates only."""
 
 
 class Relay(FrameRelay):
@@ -52,7 +51,7 @@ class Relay(FrameRelay):
         self._signatures: dict[int, list[str]] = {}
         self._counter = UsageCounter()
         self._stop_reason: str | None = None
-        self._content_bytes = 0
+        self._meter = OutputMeter()
 
     def _relay(self, run: bytes) -> bytes:
         return self._pass(run) if self.started and self._is_plain(run) else self._frame_by_frame(run)
@@ -62,6 +61,13 @@ class Relay(FrameRelay):
 
     def _unparsable(self) -> GatewayError:
         return errors.unparsable("an oversized stream frame")
+
+    def _reported(self) -> Usage | None:
+        return self._counter.usage()
+
+    def _output_tokens(self) -> int:
+        self._meter.envelope = _envelope_of(self._meter.last)
+        return self._meter.tokens()
 
     def _is_finished(self) -> bool:
         return self._stop_reason is not None
@@ -76,7 +82,7 @@ class Relay(FrameRelay):
         return run.startswith(b"event:") and run.count(b"\nevent:") + 1 == run.count(b"\n\n")
 
     def _pass(self, raw: bytes) -> bytes:
-        self._content_bytes += len(raw) - _FRAMING_BYTES * raw.count(b"\n\n")
+        self._meter.add(raw)
         if self._callers:
             self._last_call.append(raw)
         return raw
@@ -229,7 +235,7 @@ class Relay(FrameRelay):
         usage = self._counter.usage()
         self.outcome.finish = ending
         self.outcome.sent_finish = sent
-        self.outcome.usage = usage or estimated_usage(self._reply.input_tokens, max(self._content_bytes, 0))
+        self.outcome.usage = usage or Usage(self._reply.input_tokens, self._output_tokens(), estimated=True)
         return sent
 
     def _last_call_is_whole(self, reason: str | None) -> bool:
@@ -286,6 +292,17 @@ class Relay(FrameRelay):
         usage = Usage(input=self._reply.input_tokens, output=1)
         message = encode_stream.message_head(self._reply, model="", usage=usage)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
+
+
+def _envelope_of(run: bytes) -> int:
+    """Return the bytes around the text of the last delta in these frames."""
+    for frame in reversed(Frames().feed(run)):
+        chunk = read_chunk(frame)
+        delta = chunk.delta if chunk is not None else None
+        text = (delta.text or delta.thinking or delta.partial_json) if delta is not None else ""
+        if text:
+            return len(frame.raw) - len(json.encode(text)) + 2
+    return _ENVELOPE
 
 
 def _named(frame: Frame, chunk: StreamChunk) -> bytes:

@@ -79,7 +79,7 @@ class StreamEncoder(codec.StreamEncoder):
         self._tool_search: bool | None = None
         self._current: int | None = None
         self._waiting: OrderedDict[int, list[_PartEvent]] = OrderedDict()
-        self._chars = 0
+        self.written = 0
         self._refused = False
         self._explanation = ""
 
@@ -97,7 +97,7 @@ class StreamEncoder(codec.StreamEncoder):
             or not isinstance(self._item, MessageItemEncoder)
         ):
             return b"".join([self.encode(TextDelta(index, text)) for text in texts])
-        self._chars += sum(map(len, texts))
+        self.written += sum(map(len, texts))
         self._item.add_all(list(filter(None, texts)))
         return self._sink.take()
 
@@ -246,7 +246,7 @@ class StreamEncoder(codec.StreamEncoder):
 
     def _add_text(self, text: str, logprobs: tuple[Json, ...]) -> None:
         if text or logprobs:
-            self._chars += len(text)
+            self.written += len(text)
             self._text_item().add(text, encode_logprobs(logprobs) if logprobs else ())
 
     def _annotate(self, annotation: Json) -> None:
@@ -266,12 +266,12 @@ class StreamEncoder(codec.StreamEncoder):
 
     def _add_reasoning(self, text: str) -> None:
         if text:
-            self._chars += len(text)
+            self.written += len(text)
             self._reasoning_item().add(text)
 
     def _add_arguments(self, text: str) -> None:
         if isinstance(self._item, CallItemEncoder | SearchItemEncoder):
-            self._chars += len(text)
+            self.written += len(text)
             self._item.add(text)
 
     def _end_part(self) -> None:
@@ -309,7 +309,7 @@ class StreamEncoder(codec.StreamEncoder):
         self.final_body = self._object.render(
             status,
             output=self._output,
-            usage=self._usage or estimated_usage(self._reply.input_tokens, self._chars),
+            usage=self._usage or estimated_usage(self._reply.input_tokens, self.written),
             reason=None if status == "completed" else end,
         )
         self._sink.write(f"response.{status}", b'"response":' + self.final_body)
@@ -328,7 +328,7 @@ class StreamEncoder(codec.StreamEncoder):
 
     def _fail(self, error: GatewayError) -> None:
         """End with `response.failed`; an unfinished call is left out, so that no client runs it."""
-        usage = self._usage or estimated_usage(self._reply.input_tokens, self._chars)
+        usage = self._usage or estimated_usage(self._reply.input_tokens, self.written)
         self.final_body = self._object.render("failed", output=self._output, usage=usage, error=error)
         self._sink.write("response.failed", b'"response":' + self.final_body)
 

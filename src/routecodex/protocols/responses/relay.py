@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import GatewayError
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.relay import FrameRelay
+from routecodex.protocols.relay import FrameRelay, OutputMeter
 from routecodex.protocols.responses.encode_items import (
     ResponseObject,
     error_object,
@@ -31,6 +31,7 @@ from routecodex.protocols.responses.whole import estimate_usage, is_empty_item, 
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
+from routecodex.wire.sse import Frames
 
 _ITEM_DONE = "response.output_item.done"
 _TEXT_DONE = "response.output_text.done"
@@ -43,9 +44,19 @@ _WITHOUT_CONTENT = LIFECYCLE | {
 }
 _SEQUENCE = b'"sequence_number"'
 _HEADERS = b'"headers"'
+_DELTA_TYPE = ".delta"
 _DELTA = b".delta\ndata: {"
 """The event line of a delta with the begin of its data; no text contains a line end."""
 _fields = Decoder(dict[str, Raw])
+
+
+class _Delta(Struct):
+    """The text of a delta."""
+
+    delta: str = ""
+
+
+_deltas = Decoder(_Delta)
 
 
 class Relay(FrameRelay):
@@ -57,11 +68,13 @@ class Relay(FrameRelay):
         self._items: list[Raw] = []
         self._last = b""
         self._mends = False
+        self._meter = OutputMeter()
         self._object: bytes | None = None
         """The response object of the event that is next to pass, if the upstream's is incomplete."""
 
     def _relay(self, run: bytes) -> bytes:
-        if self.started and not self._mends and _is_plain(run):
+        if self.started and not self._mends and (frames := _plain_frames(run)):
+            self._meter.add_frames(run, frames)
             self._last = run
             return run
         out: list[bytes] = []
@@ -74,11 +87,16 @@ class Relay(FrameRelay):
 
     def _block(self, block: bytes) -> bytes:
         """Return the client's frame for one frame without its blank line."""
-        if self.started and not self._mends and _is_plain(raw := block + b"\n\n"):
+        if self.started and not self._mends and _plain_frames(raw := block + b"\n\n"):
+            self._meter.add_frames(raw, 1)
             self._last = raw
             return raw
         frame = sse.parse(block)
         return b"" if frame is None else self._frame(frame)
+
+    def _output_tokens(self) -> int:
+        self._meter.envelope = _envelope_of(self._meter.last)
+        return self._meter.tokens()
 
     def _unparsable(self) -> GatewayError:
         return unparsable()
@@ -97,6 +115,8 @@ class Relay(FrameRelay):
         if event is None:
             return b""
         self._note(event)
+        if event.type.endswith(_DELTA_TYPE):
+            self._meter.add_frames(frame.raw, 1)
         if event.type in TERMINAL and (failure := self._end(event)) is not None:
             if not self.started or event.type == "error":
                 return self._break(failure)
@@ -205,6 +225,16 @@ def _lacks_content(event: StreamChunk) -> bool:
     return event.type in _WITHOUT_CONTENT or (event.type == _TEXT_DONE and not event.text)
 
 
-def _is_plain(run: bytes) -> bool:
-    """Whether every frame is a delta with its event line and data, which needs no decoding."""
-    return run.count(_DELTA) == run.count(b"\n\n")
+def _plain_frames(run: bytes) -> int:
+    """Return the number of frames if each is a delta with its event line and data, which needs no decoding."""
+    frames = run.count(b"\n\n")
+    return frames if run.count(_DELTA) == frames else 0
+
+
+def _envelope_of(run: bytes) -> int:
+    """Return the bytes around the text of the last delta in these frames; 0 if there is none."""
+    for frame in reversed(Frames().feed(run)):
+        event = json.try_read(frame.data, _deltas)
+        if event is not None and event.delta:
+            return len(frame.raw) - len(json.encode(event.delta)) + 2
+    return 0
