@@ -20,6 +20,7 @@ MODULES = (
     "gateway.answer.keep_alive",
     "gateway.answer.prepared_target",
     "gateway.answer.writer",
+    "gateway.call_record",
     "gateway.context.identity",
     "gateway.context.routing_context",
     "gateway.gateway",

@@ -35,14 +35,17 @@ ODD_BODIES = {
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_request_passes_byte_for_byte_but_for_its_model(protocol: str) -> None:
+async def test_a_request_passes_byte_for_byte_but_for_its_model_and_usage(protocol: str) -> None:
     body = ODD_BODIES[protocol]
     async with Upstream() as up:
         up.queue(answers.text(protocol, "fine", True))
         async with serving(one_target(protocol, up)) as gateway:
             answer = await call(gateway.port, asking.path(protocol, stream=True), body)
         assert answer.status == 200, answer.body
-        assert up.requests[0].body == body.replace(b'"up.m"', b'"m"')
+        sent = body.replace(b'"up.m"', b'"m"')
+        if protocol == "chat":
+            sent = sent[:-1] + b',"stream_options":{"include_usage":true}}'
+        assert up.requests[0].body == sent
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -40,9 +40,12 @@ OPTIONS = {"chat": {"include_usage": True}}
 class Scripted:
     """A decoder that tells one prepared list of events for each piece it is fed."""
 
-    def __init__(self, *told: Sequence[Event], last: Sequence[Event] = ()) -> None:
+    def __init__(
+        self, *told: Sequence[Event], last: Sequence[Event] = (), counts: Usage | None = None
+    ) -> None:
         self._told = iter(told)
         self._last = last
+        self._counts = counts
 
     def feed(self, data: bytes) -> Sequence[Event]:
         return next(self._told)
@@ -52,6 +55,9 @@ class Scripted:
 
     def fail(self, error: GatewayError) -> Sequence[Event]:
         return self._last or (Failed(error),)
+
+    def reported(self) -> Usage | None:
+        return self._counts
 
     def decode_batches(self, data: bytes) -> Sequence[StreamItem]:
         return batched(self.feed(data))
@@ -63,6 +69,7 @@ class Noting:
     def __init__(self) -> None:
         self.keep_alive = b""
         self.final_body: bytes | None = b"{}"
+        self.written = 0
 
     def encode(self, event: Event) -> bytes:
         return type(event).__name__.encode() + b" "
@@ -263,3 +270,21 @@ def test_no_truncated_stream_looks_complete(source: str, target: str, scene: str
             continue
         assert pipe.outcome.error is not None
         check_broken(target, out)
+
+
+PLACEHOLDER = Usage(input=70, output=1, cache_read=60)
+OBSERVED = {
+    "counts of the provider go before estimates": (PLACEHOLDER, 0, PLACEHOLDER),
+    "output is at least what was written": (PLACEHOLDER, 30, Usage(input=70, output=11, cache_read=60)),
+    "without counts all is estimated": (None, 30, Usage(input=50, output=11, estimated=True)),
+    "without content there is no output": (None, 0, Usage(input=50, output=0, estimated=True)),
+    "an input of 0 is not believed": (Usage(output=40), 30, Usage(input=50, output=40)),
+}
+
+
+@pytest.mark.parametrize(("counts", "written", "expected"), OBSERVED.values(), ids=OBSERVED)
+def test_the_usage_of_an_unfinished_answer(counts: Usage | None, written: int, expected: Usage) -> None:
+    encoder = Noting()
+    encoder.written = written
+    pipe = Translation(Scripted(counts=counts), encoder, input_tokens=50)
+    assert pipe.observed() == expected

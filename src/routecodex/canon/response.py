@@ -39,6 +39,17 @@ class Response(Struct, frozen=True):
     logprobs: tuple[Json, ...] = ()
     extras: dict[str, Json] | None = None
 
+    @property
+    def written(self) -> int:
+        """Characters that the model wrote, for estimates."""
+        return sum(map(_written, self.parts))
+
+
+def _written(part: AnswerPart) -> int:
+    if isinstance(part, ToolCall):
+        return len(part.arguments)
+    return 0 if isinstance(part, Opaque) else len(part.text)
+
 
 class ResponseBuilder:
     """Builds a Response from events; text deltas are joined once, at the end."""

@@ -5,6 +5,7 @@ Targets that the session or the operator disabled or did not allow are not used.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,20 +15,25 @@ from msgspec.json import Decoder
 
 from routecodex.accounting.clients import Client
 from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable
+from routecodex.canon.events import Usage
 from routecodex.gateway.answer.failover import Failover
 from routecodex.gateway.context.identity import identify
 from routecodex.gateway.request import RequestRecord
 from routecodex.gateway.services import GatewayServices
 from routecodex.protocols import large_body
+from routecodex.protocols.chat.chunks import usage_of
+from routecodex.protocols.chat.schema import WireUsage
 from routecodex.protocols.control_fields import metadata_control_fields, strip_control_fields
 from routecodex.providers.upstream import trace_headers
 from routecodex.routing.instructions import strip
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.state import ServerState, SessionState
+from routecodex.routing.tokens import estimate_by_size
 from routecodex.wire import json
 
 _PROTOCOLS = ("chat", "responses")
+_GONE = 499
 
 
 class EmbeddingFields(Struct):
@@ -37,7 +43,14 @@ class EmbeddingFields(Struct):
     metadata: Any = None
 
 
+class EmbeddingAnswer(Struct):
+    """The part of an answer that the gateway reads."""
+
+    usage: WireUsage | None = None
+
+
 _fields = Decoder(EmbeddingFields)
+_answers = Decoder(EmbeddingAnswer)
 
 
 class EmbeddingRules(Struct, frozen=True):
@@ -80,11 +93,32 @@ async def embed(
     if not plan.steps and not plan.cooling:
         raise _no_embeddings(services, plan, rules, model=fields.model)
     stripped = _strip_tags(strip_control_fields(body, "chat"))
+    services.begin_counting(record)
     failover = Failover(services, planner, record=record, keep_route=True)
     trace = trace_headers(headers)
-    answer = await failover.open(plan, lambda step: _attempt(services, step, stripped, trace=trace))
+    try:
+        answer = await failover.open(plan, lambda step: _attempt(services, step, stripped, trace=trace))
+    except asyncio.CancelledError:
+        if record.target is not None:
+            usage = Usage(input=estimate_by_size(stripped), estimated=True)
+            services.count_call(record, record.target, usage, certainty="observed", status=_GONE)
+        raise
     failover.settle(None)
+    if record.target is not None:
+        services.count_call(record, record.target, _usage(answer, stripped))
     return answer
+
+
+def _usage(answer: bytes, body: bytes) -> Usage:
+    """Return the counts of an answer, estimated if it has none."""
+    found = json.try_read(answer, _answers)
+    counts = found.usage if found is not None else None
+    if counts is None:
+        return Usage(input=estimate_by_size(body), estimated=True)
+    if counts.prompt_tokens is None:
+        # Voyage and Jina report the total alone.
+        counts.prompt_tokens = counts.total_tokens
+    return usage_of(counts, None)
 
 
 def _strip_tags(body: bytes) -> bytes:

@@ -160,6 +160,7 @@ class Gateway:
             max_wait=options.max_wait_ms / 1000,
             retries_empty=config.server_tools.empty_reply_continue.enabled,
             tool_turn_stop=config.protocols.messages.tool_turn_message_stop,
+            prices=self.prices if config.usage.enabled else None,
         )
 
     def _make_tool_set(self, config: Config, calls: InternalCalls) -> ServerToolSet:
@@ -253,6 +254,7 @@ class Gateway:
             client_request_id=client_request_id(request.headers),
             arrived=request.arrived,
         )
+        record.is_priced = self.services.counts_calls
         try:
             error = await self._answer(request, client, record)
             if error is not None:
@@ -302,10 +304,11 @@ class Gateway:
             await self.health.refresh()
         planner = RequestPlanner(services, request, context)
         plan = planner.plan()
+        services.begin_counting(record)
         if self._tool_set.may_need_tools(context.session, request):
             steps = (*plan.steps, *(row.step for row in plan.cooling))
             tools = self._tool_set.open_turn(
-                request, context, [services.prepare(step.target) for step in steps]
+                request, context, [services.prepare(step.target) for step in steps], record=record
             )
             if tools is not None:
                 turn = ServerToolTurn(services, request, client, context=context, record=record, tools=tools)
@@ -314,7 +317,9 @@ class Gateway:
         writer = ClientWriter(services, request, client, record)
         failover = Failover(services, planner, record=record, notices=request.notices)
         try:
-            answer = await failover.open(plan, lambda step: Attempt(services, request, context, step).open())
+            answer = await failover.open(
+                plan, lambda step: Attempt(services, request, context, step, record=record).open()
+            )
             await writer.write(answer)
             failover.settle(record.error)
         finally:

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from routecodex.accounting.clients import Client
+from routecodex.accounting.cost import NO_COST, Cost, sum_costs
 from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.canon.events import Usage
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import Request
+from routecodex.gateway.call_record import CallRecord
 from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.protocols.codec import Codec, WireRequest
+from routecodex.routing import tokens
 from routecodex.routing.registry import Target
 from routecodex.routing.request_role import MAIN, RequestRole
 from routecodex.server_tools.vision import ImageDescriptions
@@ -136,6 +139,10 @@ class ClientRequest:
             self._canonical = self.codec.decode_request(self.wire)
         return self._canonical
 
+    def estimate_input(self) -> int:
+        """Estimate its tokens closely, for an answer that was cut off before its provider counted them."""
+        return tokens.estimate(self.wire.body, threshold=0)
+
     def is_held_by(self, target: Target) -> bool:
         """Return whether this provider and key store the conversation that the request continues."""
         return self.holder == (target.provider, target.key)
@@ -145,8 +152,10 @@ class RequestRecord:
     """Facts of a request for log and metrics.
 
     `failures` lists the attempts that failed before the client got a byte. `rounds` counts the answers of
-    providers, and `usage` is their sum: what they cost, not what the client is shown. `followups` lists the
-    rounds after the first. `gone`: the client disconnected. `client_request_id` is the id that the client
+    providers. `calls` lists every call that produced tokens, and `usage` is their sum: what they cost, not
+    what the client is shown. `followups` lists the rounds after the first. `began` is the time at which the
+    last attempt began. `counted`: it was admitted and routed, so that the usage ledger has it; `is_priced`:
+    its calls are listed. `gone`: the client disconnected. `client_request_id` is the id that the client
     gave the request itself. `endpoint`, `call` (method and path) and `address` are set if no provider had a
     part in the response; `protocol` is empty for endpoints of no protocol.
     """
@@ -155,9 +164,12 @@ class RequestRecord:
         "address",
         "arrived",
         "attempts",
+        "began",
         "call",
+        "calls",
         "client_name",
         "client_request_id",
+        "counted",
         "endpoint",
         "error",
         "failures",
@@ -167,6 +179,7 @@ class RequestRecord:
         "followups",
         "gone",
         "id",
+        "is_priced",
         "model",
         "notices",
         "protocol",
@@ -178,6 +191,7 @@ class RequestRecord:
         "status",
         "stream",
         "target",
+        "team",
         "usage",
     )
 
@@ -191,6 +205,7 @@ class RequestRecord:
         arrived: float,
         client_name: str = "",
         client_request_id: str = "",
+        team: str = "",
         route: str = "",
     ) -> None:
         self.id = id
@@ -199,6 +214,7 @@ class RequestRecord:
         self.stream = stream
         self.client_name = client_name
         self.client_request_id = client_request_id
+        self.team = team
         self.endpoint = self.call = self.address = ""
         self.session = ""
         self.role: RequestRole = MAIN
@@ -209,8 +225,12 @@ class RequestRecord:
         self.rounds = 0
         self.status = 0
         self.arrived = arrived
+        self.began = 0.0
         self.first_byte = 0.0
         self.finished = 0.0
+        self.counted = False
+        self.is_priced = False
+        self.calls: list[CallRecord] = []
         self.usage: Usage | None = None
         self.finish = ""
         self.error: GatewayError | None = None
@@ -218,6 +238,16 @@ class RequestRecord:
         self.notices: tuple[str, ...] = ()
         self.failures: list[FailedAttempt] = []
         self.followups: tuple[FollowUpRecord, ...] = ()
+
+    @property
+    def cost(self) -> Cost | None:
+        """The cost of all calls: unknown if that of one is; None if costs are not counted."""
+        if not self.is_priced:
+            return None
+        calls = self.calls
+        if len(calls) == 1:
+            return calls[0].cost
+        return sum_costs([call.cost for call in calls]) if calls else NO_COST
 
 
 _MAX_CLIENT_ID: Final = 128

@@ -11,10 +11,14 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from routecodex.accounting.clients import AllowRules, Client
+from routecodex.accounting.cost import CostKind, TargetPrice
+from routecodex.accounting.prices import PriceTable
 from routecodex.canon.errors import ClientDisconnected, GatewayError
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish, encode
 from routecodex.gateway.answer.keep_alive import KeepAlives
 from routecodex.gateway.answer.prepared_target import AnyTarget, BuiltinProvider, PreparedTarget
+from routecodex.gateway.call_record import CallKind, CallRecord
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import (
     ClientConnection,
@@ -44,13 +48,13 @@ from routecodex.wire import json
 
 Observe: TypeAlias = Callable[[RequestRecord], None]
 _MOST_RESTRICTED = 256
-DescribeImages: TypeAlias = Callable[[ClientRequest, RoutingContext], ImageDescriptions | None]
+DescribeImages: TypeAlias = Callable[[ClientRequest, RoutingContext, RequestRecord], ImageDescriptions | None]
 
 _MAX_PREPARED: Final = 4096
 
 
 class GatewayServices:
-    """Shared parts an answer needs."""
+    """Shared parts an answer needs; without `prices` the calls of requests are not listed."""
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class GatewayServices:
         max_wait: float,
         retries_empty: bool,
         tool_turn_stop: str,
+        prices: PriceTable | None,
     ) -> None:
         self.registry = registry
         self.router = Router(registry)
@@ -95,6 +100,8 @@ class GatewayServices:
         self._tool_turn_stop = tool_turn_stop
         self._prepared: dict[Target, AnyTarget] = {}
         self._restricted: dict[AllowRules, RestrictedRouter] = {}
+        self._price_table = prices
+        self._prices: dict[Target, TargetPrice] = {}
 
     def plan(
         self,
@@ -192,6 +199,47 @@ class GatewayServices:
             clock=self.clock,
         )
 
+    @property
+    def counts_calls(self) -> bool:
+        """Whether the calls of a request are listed, with their costs."""
+        return self._price_table is not None
+
+    def begin_counting(self, record: RequestRecord) -> None:
+        """Count a request from here on: it was admitted, and is about to be sent to a provider."""
+        record.counted = record.is_priced
+
+    def count_call(
+        self,
+        record: RequestRecord,
+        target: Target,
+        usage: Usage,
+        *,
+        kind: CallKind = "round",
+        certainty: CostKind = "reported",
+        status: int = 200,
+        began: float = 0.0,
+    ) -> None:
+        """Add one call to the record of the request that caused it, with its usage and cost.
+
+        Every call that produced tokens comes through here, once, when it has ended; `began` is the time at
+        which it was made, by default that of the last attempt.
+        """
+        record.usage = usage if record.usage is None else record.usage + usage
+        if not record.is_priced:
+            return
+        ms = (time.monotonic() - (began or record.began)) * 1000.0
+        cost = self.price_of(target).cost(usage, certainty)
+        record.calls.append(CallRecord(kind, target, usage, cost=cost, status=status, ms=ms))
+
+    def price_of(self, target: Target) -> TargetPrice:
+        """Return the price of a target's model."""
+        price = self._prices.get(target)
+        if price is None:
+            assert self._price_table is not None
+            price = self._price_table.price_for(target.provider, target.model)
+            self._prices[target] = price
+        return price
+
     @contextlib.contextmanager
     def recorded(self, record: RequestRecord, client: ClientConnection | None = None) -> Iterator[None]:
         """Log and count a call whose answer is not written to a client connection."""
@@ -220,5 +268,7 @@ class GatewayServices:
         self._observe(record)
 
 
-def _no_descriptions(_request: ClientRequest, _context: RoutingContext) -> ImageDescriptions | None:
+def _no_descriptions(
+    _request: ClientRequest, _context: RoutingContext, _record: RequestRecord
+) -> ImageDescriptions | None:
     return None

@@ -15,7 +15,6 @@ from routecodex.protocols.translation import observed_usage
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire.sse import Frames, FrameTooLarge
 
-
 _BYTES_PER_TOKEN = 3
 
 
@@ -122,9 +121,7 @@ class FrameRelay(ABC):
 
     def observed(self) -> Usage:
         output = self._output_tokens() if self.started else 0
-        return observed_usage(
-            self._reported(), input_tokens=self._reply.input_tokens, output_tokens=output
-        )
+        return observed_usage(self._reported(), input_tokens=self._reply.input_tokens, output_tokens=output)
 
     def _break(self, error: GatewayError) -> bytes:
         """Raise the error before content, so that the next target is tried; afterwards end with it."""

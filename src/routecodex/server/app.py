@@ -28,7 +28,7 @@ from routecodex.canon.errors import (
 from routecodex.canon.request import ProtocolName
 from routecodex.config import ANONYMOUS, Config
 from routecodex.gateway import model_list
-from routecodex.gateway.answer.writer import SSE, routing_headers
+from routecodex.gateway.answer.writer import SSE, cost_lines, routing_headers
 from routecodex.gateway.codex_catalog import base_instructions, codex_models
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id, interruption
@@ -414,6 +414,7 @@ class App:
 
     async def _embeddings(self, call: ApiCall) -> None:
         record = _call_record(call, route="embeddings", model="")
+        record.is_priced = self._gateway.services.counts_calls
         with self._gateway.services.recorded(record, call.reply):
             body = await self._gateway.embed(
                 call.request.body,
@@ -422,7 +423,8 @@ class App:
                 client=call.client,
                 owner=call.owner,
             )
-        await call.reply.send(200, [*json_headers(call.id), *routing_headers(record)], body)
+        headers: Headers = [*json_headers(call.id), *routing_headers(record), *cost_lines(record)]
+        await call.reply.send(200, headers, body)
 
     async def _models(self, call: ApiCall) -> None:
         protocol = protocol_of(call.request, call.endpoint)

@@ -6,11 +6,12 @@ stream with the protocol's own error event.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import TypeAlias
 
 from routecodex.canon.errors import UpstreamError
-from routecodex.canon.events import Event
+from routecodex.canon.events import Event, Usage
 from routecodex.canon.request import Request
 from routecodex.canon.response import fold
 from routecodex.gateway.answer.answer_stream import AnswerStream, RelayedStream, WholeAnswer
@@ -26,30 +27,39 @@ from routecodex.gateway.answer.event_stream import (
 from routecodex.gateway.answer.failover import EmptyAnswer
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
-from routecodex.gateway.request import ClientRequest
+from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
-from routecodex.protocols.codec import AnswerOutcome, Codec, EncodedRequest, ReplyContext
+from routecodex.protocols.codec import AnswerOutcome, Codec, EncodedRequest, Pipe, ReplyContext
 from routecodex.protocols.responses.codex_items import holds_codex_items
-from routecodex.protocols.translation import Translation, replace_foreign_parts
+from routecodex.protocols.translation import Translation, estimated_usage, replace_foreign_parts
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT, trace_headers
 from routecodex.routing.registry import PlanStep
 from routecodex.server_tools.empty_reply import has_no_cause, is_empty
 
 _REJECTED = (400, 422)
+_GONE = 499
 
 OpenedAnswer: TypeAlias = AnswerStream | WholeAnswer
 
 
 class Attempt:
-    """One attempt at one target."""
+    """One attempt at one target; tokens of an answer that cannot be used are counted in the record."""
 
-    __slots__ = ("_context", "_plain", "_request", "_services", "_target")
+    __slots__ = ("_context", "_pipe", "_plain", "_record", "_request", "_services", "_target")
 
     def __init__(
-        self, services: GatewayServices, request: ClientRequest, context: RoutingContext, step: PlanStep
+        self,
+        services: GatewayServices,
+        request: ClientRequest,
+        context: RoutingContext,
+        step: PlanStep,
+        *,
+        record: RequestRecord,
     ) -> None:
+        self._record = record
+        self._pipe: Pipe | None = None
         self._services = services
         self._request = request
         self._context = context
@@ -72,25 +82,41 @@ class Attempt:
         if owners.has_unknown and await owners.learn():
             encoded = await self._encode_again(prepared)
         stream = request.wire.stream
-        response = await self._send(prepared, encoded, stream=stream)
-        if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
-            response.close()
-            self._plain = True
-            encoded = await self._encode_again(prepared)
-            response = self._keep_plain(prepared, await self._send(prepared, encoded, stream=stream))
         try:
-            if not 200 <= response.status < 300:
-                raise await prepared.upstream.error_of(response)
-            if stream:
-                return self._not_empty(await self._open_stream(response, prepared, reply))
-            return self._not_empty(await self._read_whole(response, prepared, reply))
-        except UpstreamError as error:
-            response.close()
-            prepared.upstream.sanitize(error)
+            response = await self._send(prepared, encoded, stream=stream)
+            if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
+                response.close()
+                self._plain = True
+                encoded = await self._encode_again(prepared)
+                response = self._keep_plain(prepared, await self._send(prepared, encoded, stream=stream))
+            try:
+                if not 200 <= response.status < 300:
+                    raise await prepared.upstream.error_of(response)
+                if stream:
+                    return self._not_empty(await self._open_stream(response, prepared, reply))
+                return self._not_empty(await self._read_whole(response, prepared, reply))
+            except UpstreamError as error:
+                response.close()
+                prepared.upstream.sanitize(error)
+                self._count_failed(self._pipe.observed() if self._pipe is not None else None)
+                raise
+            except BaseException:
+                response.close()
+                raise
+        except asyncio.CancelledError:
+            self._count_left(self._pipe.observed() if self._pipe is not None else None)
             raise
-        except BaseException:
-            response.close()
-            raise
+
+    def _count_failed(self, usage: Usage | None) -> None:
+        """Count a call that failed before its answer had content, if the provider has reported tokens."""
+        if usage is not None and not usage.estimated:
+            self._services.count_call(self._record, self._target, usage, kind="attempt", certainty="observed")
+
+    def _count_left(self, usage: Usage | None) -> None:
+        """Count a call whose client disconnected before the answer had content: its input is billed."""
+        if usage is None:
+            usage = Usage(input=self._request.estimate_input(), estimated=True)
+        self._services.count_call(self._record, self._target, usage, certainty="observed", status=_GONE)
 
     async def open_events(self, canonical: Request) -> FirstContentBuffer:
         """Open the target's answer to a canonical request as events; UpstreamError as for `open`."""
@@ -105,14 +131,23 @@ class Attempt:
         owners = self._services.reasoning.owners
         if owners.has_unknown and await owners.learn():
             encoded = self._encode_canonical(canonical, prepared)
-        response = await self._send(prepared, encoded, stream=canonical.stream)
-        if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
-            response.close()
-            self._plain = True
-            encoded = self._encode_canonical(canonical, prepared)
-            sent = await self._send(prepared, encoded, stream=canonical.stream)
-            response = self._keep_plain(prepared, sent)
-        return await read_first_content(response_batches(response, prepared), provider=target.provider)
+        decoder = prepared.codec.stream_decoder()
+        try:
+            response = await self._send(prepared, encoded, stream=canonical.stream)
+            if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
+                response.close()
+                self._plain = True
+                encoded = self._encode_canonical(canonical, prepared)
+                sent = await self._send(prepared, encoded, stream=canonical.stream)
+                response = self._keep_plain(prepared, sent)
+            batches = response_batches(response, prepared, decoder)
+            return await read_first_content(batches, provider=target.provider, reported=decoder.reported)
+        except UpstreamError:
+            self._count_failed(decoder.reported())
+            raise
+        except asyncio.CancelledError:
+            self._count_left(decoder.reported())
+            raise
 
     def _encode(self, prepared: PreparedTarget) -> EncodedRequest:
         request = self._request
@@ -158,7 +193,7 @@ class Attempt:
     async def _describe_images(self, canonical: Request) -> Request:
         request = self._request
         if request.image_descriptions is None:
-            request.image_descriptions = self._services.describe_images(request, self._context)
+            request.image_descriptions = self._services.describe_images(request, self._context, self._record)
         descriptions = request.image_descriptions
         return (
             canonical
@@ -191,11 +226,13 @@ class Attempt:
             response.close()
             return await open_events(services, request, reply, iterate(events), codec=codec)
         if codec is request.codec and not self._plain:
-            stream = RelayedStream(response, codec.relay(reply), prepared.upstream, None)
+            pipe: Pipe = codec.relay(reply)
+            stream = RelayedStream(response, pipe, prepared.upstream, None)
         else:
             recorder = ReasoningRecorder(services.reasoning, reply.provider, request.owner)
             pipe = _translation(request, codec, reply, recorder)
             stream = RelayedStream(response, pipe, prepared.upstream, recorder)
+        self._pipe = pipe
         await stream.open()
         return stream
 
@@ -224,6 +261,11 @@ class Attempt:
         if not has_no_cause(outcome.finish):
             return answer
         request.retried_empty = True
+        usage = outcome.usage
+        if usage is None and not isinstance(answer, WholeAnswer):
+            usage = answer.pipe.observed()
+        if usage is not None:
+            self._services.count_call(self._record, self._target, usage, kind="attempt")
         raise EmptyAnswer
 
 
@@ -249,7 +291,13 @@ def _translation(
 ) -> Translation:
     reply.request = request.canonical()
     client = request.codec
-    return Translation(codec.stream_decoder(), client.stream_encoder(reply), watch=recorder, client=client)
+    return Translation(
+        codec.stream_decoder(),
+        client.stream_encoder(reply),
+        watch=recorder,
+        client=client,
+        input_tokens=reply.input_tokens,
+    )
 
 
 def _encode_whole(
@@ -262,6 +310,7 @@ def _encode_whole(
     response, lost = replace_foreign_parts(fold(events), request.codec)
     request.notices.add(*lost)
     body = request.codec.encode_response(response, reply)
-    outcome = AnswerOutcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
+    usage = response.usage or estimated_usage(reply.input_tokens, response.written)
+    outcome = AnswerOutcome(model=response.model, finish=response.finish, usage=usage, body=body)
     outcome.empty = services.retries_empty and is_empty(response)
     return WholeAnswer(body, outcome, recorder=recorder)

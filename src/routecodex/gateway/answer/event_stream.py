@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
 from routecodex.canon.errors import GatewayError, UpstreamError
-from routecodex.canon.events import Event, Failed, Finished
+from routecodex.canon.events import Event, Failed, Finished, Usage
+from routecodex.canon.response import ResponseBuilder
 from routecodex.gateway.answer.keep_alive import KeepAlive
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.request import ClientConnection
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
-from routecodex.protocols.translation import Translation, is_content
+from routecodex.protocols.codec import StreamDecoder
+from routecodex.protocols.translation import Translation, is_content, observed_usage, output_estimate
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
@@ -83,8 +85,17 @@ class EventStream:
 class FirstContentBuffer:
     """Events read up to the first content, and the rest as it comes."""
 
-    def __init__(self, first: EventBatch, rest: AsyncGenerator[EventBatch, None], *, provider: str) -> None:
+    def __init__(
+        self,
+        first: EventBatch,
+        rest: AsyncGenerator[EventBatch, None],
+        *,
+        provider: str,
+        reported: Callable[[], Usage | None],
+    ) -> None:
         self.provider = provider
+        self.reported = reported
+        """Returns the counts that the provider has reported and that no event has had yet."""
         self._first = first
         self._rest = rest
 
@@ -99,8 +110,16 @@ class FirstContentBuffer:
                 yield (Failed(error.detached()),)
 
 
+def no_report() -> Usage | None:
+    """Return no counts: those of a built-in provider come as events."""
+    return None
+
+
 async def read_first_content(
-    batches: AsyncGenerator[EventBatch, None], *, provider: str
+    batches: AsyncGenerator[EventBatch, None],
+    *,
+    provider: str,
+    reported: Callable[[], Usage | None] = no_report,
 ) -> FirstContentBuffer:
     """Read up to the first content; a failure before it is raised."""
     first: list[Event] = []
@@ -111,7 +130,7 @@ async def read_first_content(
             if isinstance(found, Failed):
                 raise found.error
             if found is not None:
-                return FirstContentBuffer(first, batches, provider=provider)
+                return FirstContentBuffer(first, batches, provider=provider, reported=reported)
         raise stream_truncated()
     except BaseException:
         await batches.aclose()
@@ -126,11 +145,11 @@ async def single_event_batches(events: AsyncGenerator[Event, None]) -> AsyncGene
 
 
 async def response_batches(
-    response: HttpResponse, prepared: PreparedTarget
+    response: HttpResponse, prepared: PreparedTarget, decoder: StreamDecoder | None = None
 ) -> AsyncGenerator[EventBatch, None]:
     """Yield the events of a response, streamed or whole; it is closed with the generator."""
     content_type = response.header(b"content-type") or b""
-    decoder = prepared.codec.stream_decoder()
+    decoder = decoder or prepared.codec.stream_decoder()
     try:
         if not 200 <= response.status < 300:
             raise await prepared.upstream.error_of(response)
@@ -155,6 +174,20 @@ async def response_batches(
         yield last
     finally:
         response.close()
+
+
+def observed_in(events: Sequence[Event], reported: Usage | None, *, input_tokens: int) -> Usage:
+    """Return the usage of an answer from the events so far, of one that was cut off or reported none."""
+    builder = ResponseBuilder()
+    for event in events:
+        if not isinstance(event, Failed):
+            builder.add(event)
+    answer = builder.response()
+    return observed_usage(
+        reported or answer.usage,
+        input_tokens=input_tokens,
+        output_tokens=output_estimate(answer.written),
+    )
 
 
 async def iterate(events: Sequence[Event]) -> AsyncGenerator[Event, None]:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace as replace_state
@@ -231,6 +232,7 @@ class Failover:
             record.route = step.route
         while True:
             record.attempts += 1
+            record.began = monotonic()
             try:
                 return await attempt(step)
             except EmptyAnswer:

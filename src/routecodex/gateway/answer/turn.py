@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec.structs import replace
 
+from routecodex.accounting.cost import CostKind
 from routecodex.canon.errors import GatewayError, UpstreamRejected
 from routecodex.canon.events import (
     AnswerPart,
@@ -22,6 +23,7 @@ from routecodex.canon.events import (
     PartFinished,
     PartStarted,
     Started,
+    Usage,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
@@ -29,7 +31,7 @@ from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response, ResponseBuilder
 from routecodex.gateway.answer.attempt import Attempt
-from routecodex.gateway.answer.event_stream import EventBatch, FirstContentBuffer
+from routecodex.gateway.answer.event_stream import EventBatch, FirstContentBuffer, observed_in
 from routecodex.gateway.answer.failover import Failover, RequestPlanner
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.answer.writer import EventWriter
@@ -45,6 +47,7 @@ from routecodex.server_tools.round_merger import RoundMerger, VisibleRounds
 from routecodex.turns.engine import Engine
 
 _NO_CONTENT = (Started, UsageReported, Finished)
+_GONE = 499
 
 
 class TurnTools(Protocol):
@@ -143,8 +146,6 @@ class ServerToolTurn:
                 raise
             await self._fail(Failed(stopped))
         finally:
-            # The client is shown less: see RoundMerger.
-            self._record.usage = self._merger.usage
             self._record.followups = tuple(_completed(*row) for row in self._follow_ups)
             self._writer.close()
 
@@ -222,7 +223,8 @@ class ServerToolTurn:
         prepared = self._services.prepare(step.target)
         if isinstance(prepared, PreparedTarget):
             request = self._tools.fit(request, prepared)
-        return await Attempt(self._services, self._request, self._context, step).open_events(request)
+        attempt = Attempt(self._services, self._request, self._context, step, record=self._record)
+        return await attempt.open_events(request)
 
     def _begin_round(self, answer: FirstContentBuffer, *, first: bool) -> None:
         """Begin a round that has an answer; one that failed leaves the last round as it was."""
@@ -239,14 +241,21 @@ class ServerToolTurn:
         """Write the events of an answer; yield each batch that was written."""
         recorder = ReasoningRecorder(self._services.reasoning, answer.provider, self._request.owner)
         failed: Failed | None = None
-        async with aclosing(answer.batches()) as batches:
-            async for batch in batches:
-                if batch and isinstance(batch[-1], Failed):
-                    failed, batch = batch[-1], batch[:-1]
-                await self._write(batch, recorder)
-                yield batch
-                if failed is not None:
-                    break
+        seen: list[Event] = []
+        try:
+            async with aclosing(answer.batches()) as batches:
+                async for batch in batches:
+                    if batch and isinstance(batch[-1], Failed):
+                        failed, batch = batch[-1], batch[:-1]
+                    seen.extend(batch)
+                    await self._write(batch, recorder)
+                    yield batch
+                    if failed is not None:
+                        break
+        except BaseException:
+            self._count(self._observed(seen, answer), "observed", _GONE)
+            raise
+        self._count_ended(seen, answer, failed)
         if failed is None:
             self._answer.finished = True
             recorder.settle()
@@ -254,6 +263,22 @@ class ServerToolTurn:
         else:
             failover.settle(failed.error)
             yield await self._cut_off(failed)
+
+    def _count_ended(self, seen: Sequence[Event], answer: FirstContentBuffer, failed: Failed | None) -> None:
+        """Count a round that has ended: by the provider's usage, or by what was seen of it."""
+        usage = next((event.usage for event in reversed(seen) if isinstance(event, UsageReported)), None)
+        if failed is not None:
+            self._count(self._observed(seen, answer), "observed", failed.error.status)
+        else:
+            self._count(usage or self._observed(seen, answer))
+
+    def _observed(self, seen: Sequence[Event], answer: FirstContentBuffer) -> Usage:
+        return observed_in(seen, answer.reported(), input_tokens=self._request.estimate_input())
+
+    def _count(self, usage: Usage, certainty: CostKind = "reported", status: int = 200) -> None:
+        target = self._record.target
+        assert target is not None
+        self._services.count_call(self._record, target, usage, certainty=certainty, status=status)
 
     async def _write(self, batch: EventBatch, recorder: ReasoningRecorder) -> None:
         shown: list[Event] = []

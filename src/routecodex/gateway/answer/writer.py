@@ -11,8 +11,11 @@ from time import monotonic
 from typing import Final
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
+from routecodex.accounting.cost import CostKind
 from routecodex.canon import finish
-from routecodex.canon.errors import GatewayError, UpstreamError
+from routecodex.canon.errors import ClientDisconnected, GatewayError, UpstreamError
 from routecodex.canon.events import (
     AnnotationDelta,
     Event,
@@ -21,6 +24,7 @@ from routecodex.canon.events import (
     PartStarted,
     Started,
     TextDelta,
+    Usage,
     UsageReported,
 )
 from routecodex.canon.response import fold
@@ -36,7 +40,7 @@ from routecodex.gateway.request import (
 )
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
-from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.codec import AnswerOutcome, Pipe, ReplyContext
 from routecodex.protocols.translation import (
     note_lost_citation,
     replace_foreign_part,
@@ -50,6 +54,7 @@ JSON: Final = b"content-type: application/json\r\n"
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 """Complete header lines of a stream."""
 
+_GONE: Final = 499
 _LONGEST_HEADER: Final = 2000
 _PLAIN_IN_NOTICES: Final = "".join(map(chr, range(32, 127))).replace("%", "")
 _Fields = tuple[tuple[bytes, bytes], ...]
@@ -94,12 +99,30 @@ class ClientWriter:
             await self._relay(answer)
             return
         body = answer.body
+        if answer.outcome.usage is not None:
+            self._count(answer.outcome.usage)
         if self._settle(answer.outcome, answer.recorder):
             body = await self._remember(answer.outcome, self._record.target, body)
         await self._client.send(200, self._headers(JSON), body)
 
+    def _count(self, usage: Usage, certainty: CostKind = "reported", status: int = 200) -> None:
+        """Count the answer as a call of its provider; one of the gateway itself costs nothing."""
+        record = self._record
+        if record.target is None:
+            record.usage = usage
+        else:
+            self._services.count_call(record, record.target, usage, certainty=certainty, status=status)
+
+    def _count_observed(self, pipe: Pipe, status: int) -> None:
+        """Count an answer that was cut off."""
+        usage = pipe.observed()
+        if usage.estimated:
+            usage = replace(usage, input=self._request.estimate_input())
+        self._count(usage, "observed", status)
+
     async def _relay(self, stream: AnswerStream) -> None:
         client, pipe = self._client, stream.pipe
+        is_counted = False
         try:
             if not client.started:
                 client.start(200, self._headers(SSE))
@@ -118,14 +141,22 @@ class ClientWriter:
                     stream.close()
                     out = pipe.fail(stopped)
             outcome = pipe.outcome
+            is_counted = True
             if outcome.error is not None:
+                self._count_observed(pipe, outcome.error.status)
                 out = stream.redacted(out)
                 stream.hide(outcome.error)
                 await self._fail(out, outcome.error)
                 return
+            usage = outcome.usage
+            self._count(pipe.observed() if usage is None else usage)
             if self._settle(outcome, stream.recorder):
                 out = await self._remember(outcome, self._record.target, out)
             await client.end(out)
+        except (ClientDisconnected, asyncio.CancelledError):
+            if not is_counted:
+                self._count_observed(pipe, _GONE)
+            raise
         finally:
             stream.close()
 
@@ -142,7 +173,6 @@ class ClientWriter:
         """Record how the answer ended; return whether it must be stored before the client sees its end."""
         record, request = self._record, self._request
         record.status = 200
-        record.usage = outcome.usage
         end = outcome.finish
         if end is not None:
             record.finish = end.reason
@@ -298,11 +328,19 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
         b"x-request-id: %b\r\n" % request.id.encode(),
         _routing_lines(record.route, record.target, record.reason, request.role.name),
     ]
+    if kind is JSON:
+        headers.extend(cost_lines(record))
     notices = request.notices.lines()
     if notices:
         record.notices = notices
         headers.append((b"x-routecodex-notice", notice_text(notices)))
     return headers
+
+
+def cost_lines(record: RequestRecord) -> tuple[bytes, ...]:
+    """Return the header line of the cost of an answer that does not stream; nothing if it is not counted."""
+    cost = record.cost
+    return () if cost is None else (b"x-routecodex-cost: %b\r\n" % cost.text.encode(),)
 
 
 def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Fields:

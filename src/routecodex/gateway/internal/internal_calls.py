@@ -7,6 +7,7 @@ session and the operator. The client does not see the answer; the log has a line
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,21 +15,25 @@ from dataclasses import replace
 from msgspec import Struct
 from msgspec.structs import replace as replace_state
 
+from routecodex.accounting.cost import CostKind
 from routecodex.canon.errors import BadRequest, NotFound, UpstreamTimeout
+from routecodex.canon.events import Event, Usage
 from routecodex.canon.parts import Media, Text
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.canon.response import Response, fold
 from routecodex.config.server_tools import VisionAutoConfig
-from routecodex.gateway.answer.event_stream import collect_events, response_batches
+from routecodex.gateway.answer.event_stream import collect_events, observed_in, response_batches
 from routecodex.gateway.answer.failover import Failover
 from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
+from routecodex.protocols.translation import estimated_usage
 from routecodex.providers.upstream import trace_headers
 from routecodex.routing.instructions import strip
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
+from routecodex.routing.tokens import estimate_by_size
 from routecodex.server_tools.vision import (
     DescriptionCache,
     ImageDescriptions,
@@ -36,6 +41,8 @@ from routecodex.server_tools.vision import (
     may_hold_images,
 )
 from routecodex.stores.store import Store
+
+_GONE = 499
 
 
 class InternalCall(Struct, frozen=True, kw_only=True):
@@ -60,8 +67,11 @@ class InternalCalls:
     def __init__(self, services: GatewayServices) -> None:
         self._services = services
 
-    async def send(self, call: InternalCall, context: RoutingContext) -> Response:
-        """Return the whole answer; GatewayError if no target of the route gives one in time."""
+    async def send(self, call: InternalCall, context: RoutingContext, cause: RequestRecord) -> Response:
+        """Return the whole answer; GatewayError if no target of the route gives one in time.
+
+        `cause` is the record of the request that needs it, and that its tokens count for.
+        """
         services, planner = self._services, _RoutePlanner(self._services, call, context)
         if services.health.stale():
             await services.health.refresh()
@@ -81,27 +91,59 @@ class InternalCalls:
         with services.recorded(record):
             try:
                 async with asyncio.timeout(call.seconds):
-                    response = await failover.open(plan, lambda step: self._attempt(call, step, record))
+                    response = await failover.open(
+                        plan, lambda step: self._attempt(call, step, record, cause)
+                    )
             except TimeoutError as exc:
                 raise UpstreamTimeout(f"no answer after {call.seconds:g} seconds") from exc
             failover.settle(None)
             record.usage, record.finish = response.usage, response.finish.reason
         return response
 
-    async def _attempt(self, call: InternalCall, step: PlanStep, record: RequestRecord) -> Response:
+    async def _attempt(
+        self, call: InternalCall, step: PlanStep, record: RequestRecord, cause: RequestRecord
+    ) -> Response:
         """Read one target's answer; UpstreamError: the next target may be tried."""
         prepared = self._services.prepare(step.target)
         request = call.request_for(prepared)
+        count = functools.partial(self._count, cause, step.target, began=time.monotonic())
         if not isinstance(prepared, PreparedTarget):
-            return fold(await collect_events(prepared(request)))
+            response = fold(await collect_events(prepared(request)))
+            count(response.usage or estimated_usage(0, response.written))
+            return response
         record.protocol = prepared.codec.name
         encoded = prepared.codec.encode_request(request, prepared.options)
         if call.required:
             for line in encoded.notices:
                 if line.startswith(call.required):
                     raise BadRequest(f"{step.target}: {line}")
-        response = await prepared.send(encoded.body, stream=False, headers=None, trace=call.trace)
-        return fold([event async for batch in response_batches(response, prepared) for event in batch])
+        size, events = estimate_by_size(encoded.body), list[Event]()
+        try:
+            sent = await prepared.send(encoded.body, stream=False, headers=None, trace=call.trace)
+            async for batch in response_batches(sent, prepared):
+                events.extend(batch)
+        except asyncio.CancelledError:
+            count(observed_in(events, None, input_tokens=size), certainty="observed", status=_GONE)
+            raise
+        response = fold(events)
+        count(response.usage or estimated_usage(size, response.written))
+        return response
+
+    def _count(
+        self,
+        cause: RequestRecord,
+        target: Target,
+        usage: Usage,
+        *,
+        began: float,
+        certainty: CostKind = "reported",
+        status: int = 200,
+    ) -> None:
+        """Count a call for the request that caused it; without prices only its own log line has it."""
+        if cause.is_priced:
+            self._services.count_call(
+                cause, target, usage, kind="internal", certainty=certainty, status=status, began=began
+            )
 
 
 class _RoutePlanner:
@@ -143,13 +185,15 @@ class ImageDescriber:
         self._calls = calls
         self._cache = DescriptionCache(store, ttl=options.cache_hours * 3600.0)
 
-    def descriptions(self, request: ClientRequest, context: RoutingContext) -> ImageDescriptions | None:
+    def descriptions(
+        self, request: ClientRequest, context: RoutingContext, record: RequestRecord
+    ) -> ImageDescriptions | None:
         """Return the descriptions of a request's images; None if it holds none."""
         if not self._options.enabled or not may_hold_images(request.codec.name, request.wire.body):
             return None
 
         async def describe(image: Media) -> str:
-            return await self._describe(image, request, context)
+            return await self._describe(image, request, context, record)
 
         return ImageDescriptions(
             self._cache,
@@ -159,7 +203,9 @@ class ImageDescriber:
             owner=request.owner,
         )
 
-    async def _describe(self, image: Media, request: ClientRequest, context: RoutingContext) -> str:
+    async def _describe(
+        self, image: Media, request: ClientRequest, context: RoutingContext, record: RequestRecord
+    ) -> str:
         source = request.codec.name
         call = InternalCall(
             id=f"{request.id}:vision",
@@ -172,7 +218,7 @@ class ImageDescriber:
             required=_DROPPED,
             trace=trace_headers(request.headers),
         )
-        response = await self._calls.send(call, context)
+        response = await self._calls.send(call, context, record)
         # Providers must not see instruction tags, not even those in an image.
         return strip("".join(part.text for part in response.parts if isinstance(part, Text)))
 

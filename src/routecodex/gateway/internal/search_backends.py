@@ -216,7 +216,7 @@ class RouteSearch:
             seconds=self._seconds,
             trace=trace_headers(turn.headers),
         )
-        response = await self._calls.send(call, turn.context)
+        response = await self._calls.send(call, turn.context, turn.record)
         text = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()
         return SearchResults(tuple(cited_sources(response)), text)
 

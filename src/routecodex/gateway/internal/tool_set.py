@@ -16,7 +16,7 @@ from routecodex.gateway.internal.clock_service import ClockService
 from routecodex.gateway.internal.installed_tools import load_installed
 from routecodex.gateway.internal.search_backends import lacking, may_declare, searches
 from routecodex.gateway.internal.tool_turn import GatewayTurn, ToolTurn, has_stop_message, has_uses
-from routecodex.gateway.request import ClientRequest
+from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.state.sessions import Sessions, StateNotSaved
 from routecodex.routing.instructions import strip
 from routecodex.routing.state import SessionState, StopMessageState
@@ -99,18 +99,23 @@ class ServerToolSet:
         return self._always or session.stop_message is not None or self._may_search(request)
 
     def open_turn(
-        self, request: ClientRequest, context: RoutingContext, targets: Iterable[AnyTarget]
+        self,
+        request: ClientRequest,
+        context: RoutingContext,
+        targets: Iterable[AnyTarget],
+        *,
+        record: RequestRecord,
     ) -> ToolTurn | None:
         """Return the turn of a request with the tools that take part; None if none does.
 
-        `targets` are those that the request may go to.
+        `targets` are those that the request may go to. Calls that a tool makes count in `record`.
         """
         reachable = list(targets)
         only_search = not self._always and context.session.stop_message is None
         if only_search and all(self._searches(target, request.codec.name) for target in reachable):
             # Every target searches itself: the request need not even be decoded.
             return None
-        turn = GatewayTurn(request, context, captured=request.canonical(), now=self._clock)
+        turn = GatewayTurn(request, context, record=record, captured=request.canonical(), now=self._clock)
         stop = turn.stop_message
         if (
             stop is not None

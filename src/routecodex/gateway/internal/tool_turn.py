@@ -8,7 +8,7 @@ from routecodex.canon.request import Request
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.routing_context import RoutingContext
-from routecodex.gateway.request import ClientRequest
+from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.routing.state import StopMessageState
 from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
 from routecodex.server_tools.round_merger import VisibleRounds
@@ -22,7 +22,13 @@ class GatewayTurn(TurnContext):
     """One turn with the state that the gateway's own tools need between rounds."""
 
     def __init__(
-        self, request: ClientRequest, context: RoutingContext, *, captured: Request, now: Callable[[], float]
+        self,
+        request: ClientRequest,
+        context: RoutingContext,
+        *,
+        record: RequestRecord,
+        captured: Request,
+        now: Callable[[], float],
     ) -> None:
         super().__init__(
             id=request.id,
@@ -34,6 +40,7 @@ class GatewayTurn(TurnContext):
             owner=request.owner,
         )
         self.context = context
+        self.record = record
         self.headers = request.headers
         self.role = context.role.name
         self.stop_message = context.session.stop_message

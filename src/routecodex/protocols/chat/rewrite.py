@@ -58,7 +58,7 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
 
 
 def _with_usage(body: bytes) -> bytes:
-    """Return the body with `stream_options` as its last field: parsers take the last of two that are alike."""
+    """Return the body with `stream_options` as its last field: parsers take the last of two alike."""
     return b"".join((memoryview(body)[: body.rindex(b"}")], _USAGE_OPTION))
 
 

@@ -13,7 +13,7 @@ from routecodex.protocols.chat.decode_stream import ChunkDecoder, unparsable
 from routecodex.protocols.chat.encode_messages import join_texts
 from routecodex.protocols.chat.encode_stream import annotations_of, answer_id, usage_object
 from routecodex.protocols.chat.errors import typed_error
-from routecodex.protocols.chat.schema import StreamChunk, WireDelta
+from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.text_batches import StreamItem, unbatched
 from routecodex.protocols.tool_mapping import ToolNames, unwrap_input
@@ -65,16 +65,12 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
         "created": reply.created,
         "model": response.model or reply.model,
         "choices": [choice],
-        "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _output_size(response))),
+        "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, response.written)),
     }
     tier = used_tier(response.extras)
     if tier is not None:
         body["service_tier"] = tier
     return json.encode(body)
-
-
-def _output_size(response: Response) -> int:
-    return sum(len(getattr(part, "text", "") or getattr(part, "arguments", "")) for part in response.parts)
 
 
 def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
@@ -132,7 +128,17 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
         outcome.empty = at == 0 and lacks_answer(message)
         if corrected != reason or choice.message is None:
             corrections[at] = corrected
+    if outcome.usage is None:
+        outcome.usage = estimated_usage(reply.input_tokens, sum(map(_written_chars, answer.choices or ())))
     return (_corrected(body, corrections) if corrections else body), outcome
+
+
+def _written_chars(choice: WireChoice) -> int:
+    """Return the number of characters that the model wrote in a choice."""
+    message = choice.message or choice.delta or _EMPTY_DELTA
+    texts = (message.content, message.reasoning_content or message.reasoning, message.refusal)
+    calls = sum(len(call.text or "") for call in message.tool_calls or ())
+    return calls + sum(len(text) for text in texts if text)
 
 
 def _corrected(body: bytes, corrections: dict[int, str]) -> bytes:

@@ -160,9 +160,7 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
     """Encode the answer for a messages client."""
     encoder = BlockEncoder(reply)
     content = [block for part in response.parts for block in _blocks(part, encoder)]
-    written = sum(len(part.text) for part in response.parts if isinstance(part, Text | Reasoning | Refusal))
-    written += sum(len(part.arguments) for part in response.parts if isinstance(part, ToolCall))
-    usage = response.usage or estimated_usage(reply.input_tokens, written)
+    usage = response.usage or estimated_usage(reply.input_tokens, response.written)
     message = message_head(reply, model=response.model, usage=usage)
     message["content"] = content
     message.update(stop_fields(reply, response.finish, extras=response.extras))

@@ -226,7 +226,7 @@ def _lacks_content(event: StreamChunk) -> bool:
 
 
 def _plain_frames(run: bytes) -> int:
-    """Return the number of frames if each is a delta with its event line and data, which needs no decoding."""
+    """Return the number of frames if each is a delta with its event line and data: none needs decoding."""
     frames = run.count(b"\n\n")
     return frames if run.count(_DELTA) == frames else 0
 
