@@ -81,6 +81,7 @@ MODULES = (
     "server.metrics",
     "server.origins",
     "server.paths",
+    "server.usage_metrics",
     "stores.cell",
     "wire.buffers",
     "wire.json",

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routecodex.accounting.cost import Cost
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import Usage
+from routecodex.gateway.call_record import CallRecord
 from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.gateway.request import RequestRecord, fresh_id
 from routecodex.routing.registry import Target
@@ -22,6 +24,14 @@ from routecodex.server.access_log import AccessLog, LineEncoder
 from routecodex.server.logs import human_line, json_line
 from tests.server.test_logs import AT, record
 
+CALL = CallRecord(
+    "round",
+    Target("glm", "spare", "glm-4.7"),
+    Usage(10, 5, reasoning=2),
+    cost=Cost(1_234_000, "observed", "package"),
+    status=200,
+    ms=2.5,
+)
 OTHERWISE: dict[str, Any] = {
     "id": f"req_{fresh_id()}",
     "protocol": "messages",
@@ -44,6 +54,11 @@ OTHERWISE: dict[str, Any] = {
     "first_byte": 0.0,
     "finished": 12.00005,
     "usage": None,
+    "team": "core",
+    "began": 11.0,
+    "counted": True,
+    "is_priced": True,
+    "calls": [CALL, CallRecord("round", CALL.target, Usage(1, 2), cost=Cost(None), status=200, ms=3.0)],
     "finish": "length",
     "error": UpstreamFailed("broken"),
     "gone": True,
@@ -59,7 +74,33 @@ def read(line: bytes | str) -> Any:
 
 
 def test_every_field_of_a_record_is_tried() -> None:
-    assert sorted(OTHERWISE) == sorted(name for name in dir(RequestRecord) if not name.startswith("_"))
+    fields = {name for name in dir(RequestRecord) if not name.startswith("_")}
+    assert sorted(OTHERWISE) == sorted(fields - {"cost"})
+
+
+COSTS = {
+    "one call": ([CALL], 0.001234, "observed"),
+    "no call": ([], 0, "reported"),
+    "a free call": (
+        [CallRecord("round", CALL.target, Usage(1, 2), cost=Cost(0), status=200, ms=3.0)],
+        0,
+        "reported",
+    ),
+    "a price that is not known": (OTHERWISE["calls"], None, "observed"),
+    "two calls": ([CALL, CALL], 0.002468, "observed"),
+}
+
+
+@pytest.mark.parametrize(("calls", "cost", "kind"), COSTS.values(), ids=COSTS)
+def test_a_line_has_the_cost_of_all_calls(calls: list[CallRecord], cost: float | None, kind: str) -> None:
+    entry = record(calls=calls, is_priced=True)
+    line = read(LineEncoder().encode(AT, entry))
+    assert line == read(json_line(AT, entry))
+    assert (line["cost"], line["cost_kind"]) == (cost, kind)
+
+
+def test_a_line_has_no_cost_if_costs_are_not_counted() -> None:
+    assert "cost" not in read(LineEncoder().encode(AT, record()))
 
 
 @pytest.mark.parametrize("field", OTHERWISE)

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TextIO
 
 import msgspec
 
+from routecodex.accounting.cost import Cost
 from routecodex.canon.events import Usage
 from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
@@ -36,12 +37,15 @@ _VARYING = frozenset(
         "output_tokens",
         "cache_read_tokens",
         "cache_write_tokens",
+        "reasoning_tokens",
+        "cost",
+        "cost_kind",
         "session",
         "client_request_id",
     )
 )
 
-_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, int, str, str, str]
+_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, int, str, str, str, str]
 
 
 class LineSink(Protocol):
@@ -137,6 +141,7 @@ class LineEncoder:
             record.rounds,
             record.finish,
             record.client_name,
+            record.team,
             record.role.name,
         )
         constant = self._cache.get(key)
@@ -149,7 +154,7 @@ class LineEncoder:
         second = int(at)
         thousandths = int((at - second) * 1000.0)
         # Request ids are generated here and need no escaping.
-        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b%b,%b' % (
+        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b%b%b,%b' % (
             second_text(second),
             PAIRS[thousandths // 10],
             thousandths % 10,
@@ -157,6 +162,7 @@ class LineEncoder:
             duration(seconds),
             b',"first_byte":' + duration(first) if first_byte else b"",
             _tokens(record.usage),
+            _cost(record.cost),
             _session(record.session),
             _client_id(record.client_request_id),
             constant,
@@ -173,12 +179,17 @@ class LineEncoder:
 def _tokens(usage: Usage | None) -> bytes:
     if usage is None:
         return b""
-    return b',"input_tokens":%d,"output_tokens":%d,"cache_read_tokens":%d,"cache_write_tokens":%d' % (
-        usage.input,
-        usage.output,
-        usage.cache_read,
-        usage.cache_write,
+    return (
+        b',"input_tokens":%d,"output_tokens":%d,"cache_read_tokens":%d,"cache_write_tokens":%d,"reasoning_tokens":%d'
+        % (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
     )
+
+
+def _cost(cost: Cost | None) -> bytes:
+    if cost is None:
+        return b""
+    amount = b"null" if cost.nanos is None else cost.text.encode()
+    return b',"cost":%b,"cost_kind":"%b"' % (amount, cost.kind.encode())
 
 
 def _session(key: str) -> bytes:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from routecodex.gateway.context.identity import ScopeKind
 from routecodex.gateway.records import FollowUpRecord
@@ -90,7 +90,11 @@ class RequestLine(Struct, omit_defaults=True):
     output_tokens: int | None = None
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost: float | UnsetType | None = UNSET
+    cost_kind: str = ""
     client: str = ""
+    team: str = ""
     client_request_id: str = ""
     call: str = ""
     address: str = ""
@@ -124,6 +128,7 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         first_byte=round(record.first_byte - record.arrived, 4) if record.first_byte else None,
         finish=record.finish,
         client=record.client_name,
+        team=record.team,
         client_request_id=record.client_request_id,
         call=record.call,
         address=record.address,
@@ -138,6 +143,10 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
     if usage is not None:
         line.input_tokens, line.output_tokens = usage.input, usage.output
         line.cache_read_tokens, line.cache_write_tokens = usage.cache_read, usage.cache_write
+        line.reasoning_tokens = usage.reasoning
+    cost = record.cost
+    if cost is not None:
+        line.cost, line.cost_kind = cost.usd, cost.kind
     if record.error is not None:
         line.error, line.code = record.error.message, record.error.code or ""
     return line

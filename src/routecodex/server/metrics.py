@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
+from routecodex.server.usage_metrics import UsageMetrics
 
 # A list, because compiled code iterates over it without unpacking.
 _BOUNDS: Final = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0]
@@ -66,21 +67,11 @@ class Histogram:
 class _Series:
     """Totals of the requests with the same protocol, target and status."""
 
-    __slots__ = (
-        "cache_read",
-        "cache_write",
-        "first_byte",
-        "input",
-        "labels",
-        "output",
-        "requests",
-        "seconds",
-    )
+    __slots__ = ("first_byte", "labels", "requests", "seconds")
 
     def __init__(self, labels: _Labels) -> None:
         self.labels = labels
         self.requests = 0
-        self.input = self.output = self.cache_read = self.cache_write = 0
         self.seconds = Histogram()
         self.first_byte = Histogram()
 
@@ -100,6 +91,8 @@ class Metrics:
         self._new: list[RequestRecord] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        self._usage = UsageMetrics(worker=worker)
+        self._registry.register(self._usage)
 
     def add(self, collector: Collector) -> None:
         """Show the metrics of another part too."""
@@ -150,12 +143,7 @@ class Metrics:
             series.first_byte.add(first_byte - arrived)
         if record.attempts != 1 or status != 200:
             self._count_attempts(record, status)
-        usage = record.usage
-        if usage is not None:
-            series.input += usage.input
-            series.output += usage.output
-            series.cache_read += usage.cache_read
-            series.cache_write += usage.cache_write
+        self._usage.count(record)
 
     def _new_series(self, key: tuple[str, Target | None, int]) -> _Series:
         """Add a series; beyond the limit those of a provider share one, because clients may choose models."""
@@ -197,17 +185,11 @@ class Metrics:
         self._count_new()
         series = list(self._series.values())
         requests = self._family("routecodex_requests", "Requests answered.", "protocol provider model status")
-        tokens = self._family("routecodex_tokens", "Tokens counted by providers.", "provider model kind")
-        counts: defaultdict[_Labels, int] = defaultdict(int)
         answered: defaultdict[_Labels, int] = defaultdict(int)
         for row in series:
             answered[row.labels] += row.requests
-            for kind in ("input", "output", "cache_read", "cache_write"):
-                counts[(row.labels[1], row.labels[2], kind)] += getattr(row, kind)
         for labels, count in answered.items():
             requests.add_metric((*labels, self.worker), count)
-        for key, count in counts.items():
-            tokens.add_metric((*key, self.worker), count)
         failovers = self._family(
             "routecodex_failovers", "Attempts after one of this provider failed.", "provider"
         )
@@ -222,7 +204,7 @@ class Metrics:
                 family.add_metric((*row_labels, self.worker), count)
         active = GaugeMetricFamily("routecodex_active_requests", "Requests in flight.", labels=("worker",))
         active.add_metric((self.worker,), self._active())
-        yield from (requests, tokens, refusals, responses, failovers, active)
+        yield from (requests, refusals, responses, failovers, active)
         yield from self._attempt_families(answered)
         yield self._histogram("routecodex_request_seconds", "Whole requests.", series, "seconds")
         yield self._histogram("routecodex_first_byte_seconds", "Until the first byte.", series, "first_byte")

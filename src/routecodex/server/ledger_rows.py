@@ -1,0 +1,116 @@
+"""Rows of the usage ledger, from the records of requests; built in the ledger's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from routecodex.accounting.cost import NANOS, Cost
+from routecodex.accounting.ledger_file import LedgerBatch, LedgerRow
+from routecodex.canon.events import Usage
+from routecodex.gateway.call_record import CallRecord
+from routecodex.gateway.request import RequestRecord
+from routecodex.routing.registry import Target
+from routecodex.server.logs import session_name
+
+_GONE = 499
+_LONGEST = 200
+_NO_TARGET = Target("", "", "")
+_NO_USAGE = Usage()
+
+
+def ledger_batch(records: Sequence[tuple[float, RequestRecord]], *, server: str) -> LedgerBatch:
+    """Return the rows of requests, each with the time at which it ended."""
+    requests: list[LedgerRow] = []
+    calls: list[LedgerRow] = []
+    for at, record in records:
+        requests.append(_request_row(at, record, server))
+        number = 0
+        for call in record.calls:
+            number += 1
+            calls.append(_call_row(record.id, number, call))
+    return LedgerBatch(requests, calls)
+
+
+def _request_row(at: float, record: RequestRecord, server: str) -> LedgerRow:
+    target = record.target or _NO_TARGET
+    cost, known, estimated = _costs(record)
+    arrived, first_byte = record.arrived, record.first_byte
+    return (
+        record.id,
+        int(at * 1000),
+        server,
+        record.client_name,
+        record.team,
+        session_name(record.session)[:_LONGEST],
+        record.role.agent,
+        record.role.name,
+        record.protocol,
+        1 if record.stream else 0,
+        record.model[:_LONGEST],
+        record.route,
+        target.provider,
+        target.key,
+        target.model,
+        _GONE if record.gone else record.status,
+        record.finish or None,
+        _error_code(record),
+        record.attempts,
+        record.rounds,
+        *_tokens(record.usage or _NO_USAGE),
+        cost.usd,
+        cost.kind,
+        round((first_byte - arrived) * 1000.0, 3) if first_byte else None,
+        round((record.finished - arrived) * 1000.0, 3),
+        known,
+        estimated,
+    )
+
+
+def _costs(record: RequestRecord) -> tuple[Cost, float, float]:
+    """Return the cost of a request, the part of it that is known, and that which is not `reported`."""
+    cost = record.cost or Cost(None)
+    if len(record.calls) <= 1:
+        known = cost.nanos or 0
+        return cost, known / NANOS, 0.0 if cost.kind == "reported" else known / NANOS
+    known = estimated = 0
+    for call in record.calls:
+        nanos = call.cost.nanos or 0
+        known += nanos
+        estimated += 0 if call.cost.kind == "reported" else nanos
+    return cost, known / NANOS, estimated / NANOS
+
+
+def _error_code(record: RequestRecord) -> str | None:
+    error = record.error
+    if error is None:
+        return None
+    return error.code or f"http_{record.status}"
+
+
+def _tokens(usage: Usage) -> tuple[int, int, int, int, int, int]:
+    return (
+        usage.input,
+        usage.output,
+        usage.cache_read,
+        usage.cache_write,
+        usage.cache_write_1h,
+        usage.reasoning,
+    )
+
+
+def _call_row(request_id: str, number: int, call: CallRecord) -> LedgerRow:
+    target, cost = call.target, call.cost
+    return (
+        request_id,
+        number,
+        call.kind,
+        target.provider,
+        target.key,
+        target.model,
+        call.status,
+        *_tokens(call.usage),
+        cost.usd,
+        cost.kind,
+        cost.source,
+        round(call.ms, 3),
+    )
