@@ -14,16 +14,17 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from routecodex.accounting import ledger_schema
+from routecodex.config import Config
 
 log = logging.getLogger("routecodex.accounting")
 
-LedgerRow = tuple[Any, ...]
+LedgerRow: TypeAlias = tuple[Any, ...]
 """The values of a row, in the order of its columns."""
 
 _BUSY_SECONDS = 1.0
@@ -33,6 +34,15 @@ _MEGABYTE = 1024 * 1024
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _PRIMARY_CODE = 0xFF
+
+
+def ledger_path(config: Config, home: Path) -> Path | None:
+    """Return the file of a configuration, by default in the user dir `home`; None if there is no ledger."""
+    if not config.usage.enabled:
+        return None
+    if config.usage.file:
+        return home / Path(config.usage.file).expanduser()
+    return home / "usage" / f"{config.server.identity}.sqlite"
 
 
 class LedgerBatch(Struct, frozen=True):

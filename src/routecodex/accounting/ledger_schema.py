@@ -175,13 +175,10 @@ _DAY_KEY = ("name", "day", "value", "client", "team")
 def _upsert(table: str, key: tuple[str, ...], columns: tuple[str, ...], select: str) -> str:
     sums = ", ".join(f"{name} = COALESCE({table}.{name}, 0) + excluded.{name}" for name in columns)
     return (
-        f"INSERT INTO {table} ({', '.join((*key, *columns))}) {select} GROUP BY {', '.join(map(str, _places(key)))}"
+        f"INSERT INTO {table} ({', '.join((*key, *columns))}) {select}"
+        f" GROUP BY {', '.join(str(place + 1) for place in range(len(key)))}"
         f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sums}"
     )
-
-
-def _places(key: tuple[str, ...]) -> range:
-    return range(1, len(key) + 1)
 
 
 def _slot(seconds: int) -> str:

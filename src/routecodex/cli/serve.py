@@ -168,6 +168,7 @@ def _run_workers(
     source: ConfigSource | None,
     home: Path,
 ) -> None:
+    from routecodex.accounting.ledger_file import ledger_path
     from routecodex.server import announce
     from routecodex.server.directories import session_dir
     from routecodex.server.serve import set_up_logs
@@ -185,6 +186,7 @@ def _run_workers(
         port=port,
         file=source.path if source is not None else None,
         session_dir=session_dir(shared, home),
+        ledger=ledger_path(shared, home),
     )
 
     def work(worker: Worker) -> None:

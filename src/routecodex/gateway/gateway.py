@@ -6,12 +6,13 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.clients import Client
+from routecodex.accounting.figures import Figures
 from routecodex.accounting.prices import PriceTable
 from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.config import Config
@@ -53,6 +54,13 @@ from routecodex.routing.route_plan import RoutePlan
 from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.store import Store, StoreError
 
+SessionUsage: TypeAlias = Callable[[str, str], Awaitable[Figures | None]]
+"""Returns the usage of a session, or without one of a client today; None if it is not known."""
+
+
+async def _unknown_usage(_session: str, _client: str) -> Figures | None:
+    return None
+
 
 class Gateway:
     """Answers requests with the parts of one configuration; store, clock and observer are passed in.
@@ -91,6 +99,7 @@ class Gateway:
         self._environ = os.environ if environ is None else environ
         self._user_dir = user_dir or Path("~/.routecodex").expanduser()
         self._observe = observe
+        self.session_usage: SessionUsage = _unknown_usage if after is None else after.session_usage
         self._clock = clock
         self._ntp_file = ntp_file
         self._stopping: asyncio.Future[None] | None = None
@@ -357,8 +366,9 @@ class Gateway:
             rows = [row for row in rows if row.name.partition(".")[0] in visible]
         clock = await self.clock_service.summary(session_name(context.scope))
         session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
+        usage = await self.session_usage(request.session, request.client_name)
         return gateway_replies.status(
-            session, context.operator, rows, session=context.scope.name, clock=clock
+            session, context.operator, rows, session=context.scope.name, clock=clock, usage=usage
         )
 
     async def plan(self, request: ClientRequest) -> RoutePlan:

@@ -20,6 +20,7 @@
 | `/admin/explain`      |                                         | the plan of a request, without call |
 | `/admin/prices`       | prices in force                         | replaces the user's price file       |
 | `/admin/models`       | models with their sizes                 |                                     |
+| `/admin/usage`        | requests, tokens and costs              |                                     |
 
 A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`. With several clients a row has
 the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock; other
@@ -40,6 +41,7 @@ from msgspec.structs import asdict
 from routecodex import __version__
 from routecodex.accounting import price_file, price_report
 from routecodex.accounting.client_store import ClientDirectory
+from routecodex.accounting.usage_report import UsageQuestion
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
 from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
@@ -59,7 +61,7 @@ from routecodex.routing.state import (
 from routecodex.server import paths
 from routecodex.server.access import AdminAccess
 from routecodex.server.admin_clients import client_handlers
-from routecodex.server.admin_query import check_names, cursor_of, cursor_text, limit_of
+from routecodex.server.admin_query import check_names, cursor_of, cursor_text, limit_of, usage_question
 from routecodex.server.announce import Announcement
 from routecodex.server.http import HttpRequest
 from routecodex.server.logs import KINDS, session_name
@@ -130,6 +132,7 @@ class AdminApi:
         active_requests: Callable[[], int],
         reload: Callable[[], Awaitable[ReloadResult]] | None,
         recent_requests: Callable[[int], Awaitable[list[dict[str, Any]]]] | None,
+        usage: Callable[[UsageQuestion], Awaitable[AdminReply]],
     ) -> None:
         self._access = access
         self._about = about
@@ -138,6 +141,7 @@ class AdminApi:
         self._active_requests = active_requests
         self._reload_config = reload
         self._recent_requests = recent_requests
+        self._read_usage = usage
         self._handlers: dict[str, dict[str, Callable[[HttpRequest], Awaitable[AdminReply]]]] = {
             "status": {"GET": self._status},
             "routing": {"GET": self._routing, "POST": self._set_routing},
@@ -151,6 +155,7 @@ class AdminApi:
             "explain": {"POST": self._explain},
             "prices": {"GET": self._prices, "POST": self._set_prices},
             "models": {"GET": self._models},
+            "usage": {"GET": self._usage},
         }
 
     async def answer(self, name: str, request: HttpRequest) -> tuple[int, AdminReply]:
@@ -192,6 +197,9 @@ class AdminApi:
 
     async def _models(self, request: HttpRequest) -> AdminReply:
         return describe_models(self._gateway().registry, request.query_param("model"))
+
+    async def _usage(self, request: HttpRequest) -> AdminReply:
+        return await self._read_usage(usage_question(request, now=time.time()))
 
     async def _routing(self, request: HttpRequest) -> AdminReply:
         return await self._routing_of(self._selected(request))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from urllib.parse import parse_qsl
 
+from routecodex.accounting.ledger_query import FILTERS
+from routecodex.accounting.usage_report import InvalidUsageQuery, UsageQuestion
 from routecodex.canon.errors import BadRequest
 from routecodex.server.http import HttpRequest
 from routecodex.stores.store import Place
@@ -19,6 +21,7 @@ _PARAMETERS = {
     "requests": ("limit",),
     "clock": _SELECTION,
     "prices": ("pattern",),
+    "usage": ("by", "since", "until", *FILTERS),
     "models": ("model",),
 }
 """The parameters of the GET calls; all other calls have none."""
@@ -35,6 +38,22 @@ def check_names(name: str, request: HttpRequest) -> None:
                 f"it has {', '.join(known) or 'none'}",
                 param=shown,
             )
+
+
+def usage_question(request: HttpRequest, *, now: float) -> UsageQuestion:
+    """Return the question about usage that a call puts; `by` may be repeated, or have several names."""
+    given = parse_qsl(request.query)
+    by = [name for key, value in given if key == "by" for name in value.split(",") if name]
+    try:
+        return UsageQuestion(
+            by=by,
+            since=request.query_param("since"),
+            until=request.query_param("until"),
+            filters={name: request.query_param(name) for name in FILTERS},
+            now=now,
+        )
+    except InvalidUsageQuery as exc:
+        raise BadRequest(f"{exc.parameter}: {exc.message}", param=exc.parameter) from exc
 
 
 def limit_of(request: HttpRequest, *, default: int) -> int:

@@ -29,7 +29,7 @@ class Announcement(Struct, frozen=True, kw_only=True):
     """A running server: its address, its process, the token of its admin API.
 
     `started_at` is in seconds since the epoch; `config` and `log` are files, if any; `session_dir` holds the
-    server's state.
+    server's state, `ledger` is the file of its usage.
     """
 
     id: str
@@ -40,6 +40,7 @@ class Announcement(Struct, frozen=True, kw_only=True):
     config: str | None = None
     log: str | None = None
     session_dir: str | None = None
+    ledger: str | None = None
 
     def __repr__(self) -> str:
         return f"Announcement({self.id!r}, {self.url!r})"
@@ -58,7 +59,15 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
-def describe(config: Config, *, token: str, port: int, file: Path | None, session_dir: Path) -> Announcement:
+def describe(
+    config: Config,
+    *,
+    token: str,
+    port: int,
+    file: Path | None,
+    session_dir: Path,
+    ledger: Path | None = None,
+) -> Announcement:
     """Describe the server of this process."""
     server = structs.replace(config.server, port=port)
     return Announcement(
@@ -70,6 +79,7 @@ def describe(config: Config, *, token: str, port: int, file: Path | None, sessio
         config=str(file.absolute()) if file is not None else None,
         log=_stderr_file(),
         session_dir=str(session_dir.absolute()),
+        ledger=str(ledger.absolute()) if ledger is not None else None,
     )
 
 

@@ -24,10 +24,7 @@ def ledger_batch(records: Sequence[tuple[float, RequestRecord]], *, server: str)
     calls: list[LedgerRow] = []
     for at, record in records:
         requests.append(_request_row(at, record, server))
-        number = 0
-        for call in record.calls:
-            number += 1
-            calls.append(_call_row(record.id, number, call))
+        calls += [_call_row(record.id, number, call) for number, call in enumerate(record.calls, 1)]
     return LedgerBatch(requests, calls)
 
 

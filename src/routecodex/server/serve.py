@@ -10,6 +10,7 @@ import gc
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from typing import Any
 import uvloop
 from msgspec.structs import replace
 
+from routecodex.accounting.figures import Figures, figures_of
+from routecodex.accounting.ledger import Ledger, LedgerOptions
+from routecodex.accounting.ledger_file import UnreadableLedger, ledger_path
+from routecodex.accounting.usage_report import UsageQuestion, read_usage, report, zone_of
+from routecodex.canon.errors import ClientError
 from routecodex.config import Config
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.internal.clock_service import BARE
@@ -29,10 +35,12 @@ from routecodex.server.announce import Announcement
 from routecodex.server.app import App
 from routecodex.server.directories import session_dir, user_dir
 from routecodex.server.http import HttpLimits, HttpServer
+from routecodex.server.ledger_rows import ledger_batch
+from routecodex.server.logs import session_name
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import ConfigSource, Reloader, ReloadResult
 from routecodex.server.request_log import RequestLog
-from routecodex.server.state_metrics import StateMetrics, StoreCalls
+from routecodex.server.state_metrics import LedgerMetrics, StateMetrics, StoreCalls
 from routecodex.server.workers import Heartbeat, reserve_port
 from routecodex.stores import open_store
 from routecodex.stores.monitored import MonitoredStore
@@ -95,6 +103,7 @@ class Service:
         self._requests = self._request_log()
         self._access = AccessLog(as_json=logs.is_json(config.logging.format, sys.stderr), sink=self._requests)
         self._set_visibility(config)
+        self._ledger = self._open_ledger(config)
         self._draining = False
         calls = StoreCalls()
         self._gateway = Gateway(
@@ -110,6 +119,8 @@ class Service:
         self._gateway.model_lists.fetches = worker == "0" or self._gateway.store.kind == "memory"
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
         self._metrics.add(StateMetrics(calls, gateway=lambda: self._gateway, worker=worker))
+        self._metrics.add(LedgerMetrics(lambda: self._ledger, worker=worker))
+        self._gateway.session_usage = self._session_usage
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
         self._http = HttpServer(
             self._app,
@@ -136,12 +147,57 @@ class Service:
             return None
         return RequestLog(self._session_dir, max_bytes=options.requests_max_mb * 1024 * 1024)
 
+    def _open_ledger(self, config: Config) -> Ledger[RequestRecord] | None:
+        options = self._ledger_options(config)
+        if options is None:
+            return None
+        return Ledger(options, functools.partial(ledger_batch, server=options.server))
+
+    def _ledger_options(self, config: Config) -> LedgerOptions | None:
+        """Return where usage is kept; None without a user dir and a file of its own."""
+        if self._home is None and not config.usage.file:
+            return None
+        path = ledger_path(config, self._home or user_dir())
+        if path is None:
+            return None
+        usage = config.usage
+        return LedgerOptions(
+            path=path,
+            server=config.server.identity,
+            timezone=usage.timezone,
+            keep_days=usage.keep_days,
+            max_mb=usage.max_mb,
+        )
+
+    async def _usage(self, question: UsageQuestion) -> dict[str, Any]:
+        """Answer a question about usage, with the requests that ended a moment ago."""
+        assert self._ledger is not None
+        await self._ledger.flush()
+        zone = zone_of(self._config.usage.timezone)
+        return await asyncio.to_thread(read_usage, self._ledger.options.path, question, zone)
+
+    async def _session_usage(self, session: str, client: str) -> Figures | None:
+        """Return the usage of a session, or of a client today; None if it is not known."""
+        if self._ledger is None:
+            return None
+        filters = {"session": session_name(session) or None, "client": client or None}
+        since = "1970-01-01" if session else None
+        question = UsageQuestion(filters=filters, since=since, now=time.time())
+        try:
+            return figures_of((await self._usage(question))["total"])
+        except FileNotFoundError:
+            return Figures()
+        except UnreadableLedger:
+            return None
+
     def _set_visibility(self, config: Config) -> None:
         self._access.shown = config.logging.level in ("debug", "info")
         self._logs_requests = self._access.shown or self._requests is not None
 
     def _observe(self, record: RequestRecord) -> None:
         self._metrics.observe(record)
+        if record.counted and self._ledger is not None:
+            self._ledger.add(record)
         # Probes, scrapes and admin calls are logged only when they are refused.
         if self._logs_requests and (record.protocol or record.status >= 400):
             self._access.add(record)
@@ -188,6 +244,7 @@ class Service:
             active_requests=lambda: self._http.active,
             reload=self._reload_all if self.reloader is not None else None,
             recent_requests=self._recent_requests if self._requests is not None else None,
+            usage=self._admin_usage,
         )
         if self._home is not None and self._announced is None:
             announce.write(self._home, row)
@@ -203,8 +260,23 @@ class Service:
             return None
         file = self._source.path if self._source is not None else None
         return announce.describe(
-            self._config, token=token, port=port, file=file, session_dir=self._session_dir
+            self._config,
+            token=token,
+            port=port,
+            file=file,
+            session_dir=self._session_dir,
+            ledger=self._ledger.options.path if self._ledger is not None else None,
         )
+
+    async def _admin_usage(self, question: UsageQuestion) -> dict[str, Any]:
+        if self._ledger is None:
+            raise ClientError("there is no usage ledger; set usage.enabled", status=409, code="no_ledger")
+        try:
+            return await self._usage(question)
+        except FileNotFoundError:
+            return report(question, [], zone_of(self._config.usage.timezone))
+        except UnreadableLedger as exc:
+            raise ClientError(str(exc), status=409, code="ledger_unreadable") from exc
 
     async def _recent_requests(self, limit: int) -> list[dict[str, Any]]:
         assert self._requests is not None
@@ -217,6 +289,7 @@ class Service:
         if config.logging.level != self._config.logging.level:
             logs.set_level(config.logging.level)
         self._set_visibility(config)
+        await self._move_ledger(config)
         self._config, self._gateway = config, gateway
         self._app.adopt(gateway, config)
         self._http.limits = limits(config)
@@ -224,6 +297,15 @@ class Service:
             gateway.model_lists.refresh()
         await gateway.health.reset_refused_keys()
         await asyncio.to_thread(gateway.prices.keep_current)
+
+    async def _move_ledger(self, config: Config) -> None:
+        options = self._ledger_options(config)
+        if self._ledger is not None and options is not None:
+            self._ledger.configure(options)
+            return
+        before, self._ledger = self._ledger, self._open_ledger(config)
+        if before is not None:
+            await before.close()
 
     def _adopt_lists(self) -> None:
         """Route by the models that providers list now; requests in flight finish with the former ones."""
@@ -279,6 +361,8 @@ class Service:
         self._access.flush()
         if self._requests is not None:
             await self._requests.close()
+        if self._ledger is not None:
+            await self._ledger.close()
         if self._home is not None and self._written_row is not None:
             announce.remove(self._home, self._written_row)
 

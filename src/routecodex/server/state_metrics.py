@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from routecodex.accounting.ledger import Ledger
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.records import KeyHealthRow
 from routecodex.routing.registry import Registry, Selector
@@ -110,6 +111,27 @@ class StateMetrics(Collector):
 
     def _gauge(self, name: str, about: str, labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(name, about, labels=(*labels.split(), "worker"))
+
+
+class LedgerMetrics(Collector):
+    """Requests that the usage ledger has, and those that it lost; nothing without a ledger."""
+
+    def __init__(self, ledger: Callable[[], Ledger[Any] | None], *, worker: str) -> None:
+        self._ledger = ledger
+        self._worker = worker
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families for prometheus_client."""
+        ledger = self._ledger()
+        if ledger is None:
+            return
+        for name, about, count in (
+            ("rows", "Requests written to the usage ledger.", ledger.rows),
+            ("lost", "Requests that could not be written to the usage ledger.", ledger.lost),
+        ):
+            family = CounterMetricFamily(f"routecodex_ledger_{name}", about, labels=("worker",))
+            family.add_metric((self._worker,), count)
+            yield family
 
 
 def _names(key: Selector) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from msgspec import Struct
 
+from routecodex.accounting.figures import Figures, usage_line
 from routecodex.canon.events import (
     Event,
     Finished,
@@ -84,6 +85,7 @@ def status(
     *,
     session: str,
     clock: ClockSummary | None = None,
+    usage: Figures | None = None,
 ) -> str:
     """Return the state of the session, the server, the keys and the clock as Markdown."""
     lines = [f"{REPLY_PREFIX}{_STATUS} {session}", ""]
@@ -96,6 +98,8 @@ def status(
         lines += ["", *_table(("key", "health", "for", "last error"), key_rows)]
     else:
         lines += ["", "All keys are healthy."]
+    if usage is not None:
+        lines += ["", f"- usage: {usage_line(usage)}"]
     return "\n".join([*lines, *(() if clock is None else _clock_lines(clock))])
 
 

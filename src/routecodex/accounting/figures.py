@@ -1,0 +1,102 @@
+"""Figures of usage: sums of requests, tokens and costs, as the command line and the admin API show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+_CENTS = 1.0
+_SMALLEST = 0.0001
+_DECIMALS = 9
+
+
+class Figures(Struct, frozen=True):
+    """Sums over some requests or calls; costs are in USD.
+
+    `cost` is what is known, `cost_unknown` counts those without a price, and `cost_estimated` is the part of
+    the cost that no provider has reported.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float = 0.0
+    cost_unknown: int = 0
+    cost_estimated: float = 0.0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            requests=self.requests + other.requests,
+            errors=self.errors + other.errors,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cost=self.cost + other.cost,
+            cost_unknown=self.cost_unknown + other.cost_unknown,
+            cost_estimated=self.cost_estimated + other.cost_estimated,
+        )
+
+    @property
+    def cache_hit_rate(self) -> float | None:
+        """Share of the input that was read from the provider's cache; None without input."""
+        return round(self.cache_read_tokens / self.input_tokens, 6) if self.input_tokens else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        return {
+            "requests": self.requests,
+            "errors": self.errors,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "cost": round(self.cost, _DECIMALS),
+            "cost_unknown": self.cost_unknown,
+            "cost_estimated": round(self.cost_estimated, _DECIMALS),
+            "cache_hit_rate": self.cache_hit_rate,
+        }
+
+
+FIGURE_NAMES = tuple(Figures().as_dict())
+
+
+def figures_of(row: Mapping[str, Any]) -> Figures:
+    """Return the figures of a row, as `as_dict` has them."""
+    return Figures(**{name: row[name] for name in Figures.__struct_fields__})
+
+
+def total(rows: Iterable[Figures]) -> Figures:
+    """Return the sum of figures."""
+    return sum(rows, Figures())
+
+
+def show_usd(usd: float | None) -> str:
+    """Return an amount for people: `$3.21`, `$0.1234`, `$0.000012`, `unknown`."""
+    if usd is None:
+        return "unknown"
+    if usd >= _CENTS:
+        return f"${usd:,.2f}"
+    if usd >= _SMALLEST:
+        return f"${usd:.4f}"
+    return f"${usd:.{_DECIMALS}f}".rstrip("0").rstrip(".")
+
+
+def usage_line(figures: Figures) -> str:
+    """Return the line of `<**status**>`: `12 requests, 34567 in (81% cached), 2345 out, $0.1234`."""
+    plural = "" if figures.requests == 1 else "s"
+    cached = f" ({figures.cache_hit_rate:.0%} cached)" if figures.cache_hit_rate is not None else ""
+    cost = show_usd(None if figures.cost_unknown == figures.requests > 0 else figures.cost)
+    line = f"{figures.requests} request{plural}, {figures.input_tokens} in{cached}, "
+    line += f"{figures.output_tokens} out, {cost}"
+    if 0 < figures.cost_unknown < figures.requests:
+        line += f" ({figures.cost_unknown} without a price)"
+    return line
