@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-_CENTS = 1.0
-_SMALLEST = 0.0001
+from routecodex.accounting.cost import UNKNOWN
+
 _DECIMALS = 9
 
 
@@ -79,22 +79,19 @@ def total(rows: Iterable[Figures]) -> Figures:
     return sum(rows, Figures())
 
 
-def show_usd(usd: float | None) -> str:
-    """Return an amount for people: `$3.21`, `$0.1234`, `$0.000012`, `unknown`."""
-    if usd is None:
-        return "unknown"
-    if usd >= _CENTS:
-        return f"${usd:,.2f}"
-    if usd >= _SMALLEST:
-        return f"${usd:.4f}"
-    return f"${usd:.{_DECIMALS}f}".rstrip("0").rstrip(".")
+def show_usd(usd: float) -> str:
+    """Return an amount for people: `$3.21`, `$0.1234`, `$0.00012`, `<$0.00001`."""
+    decimals = 2 if usd >= 1 else 4 if usd >= 0.01 else 5
+    text = f"{usd:.{decimals}f}"
+    return f"${text}" if float(text) or not usd else f"<$0.{'0' * (decimals - 1)}1"
 
 
 def usage_line(figures: Figures) -> str:
     """Return the line of `<**status**>`: `12 requests, 34567 in (81% cached), 2345 out, $0.1234`."""
     plural = "" if figures.requests == 1 else "s"
     cached = f" ({figures.cache_hit_rate:.0%} cached)" if figures.cache_hit_rate is not None else ""
-    cost = show_usd(None if figures.cost_unknown == figures.requests > 0 else figures.cost)
+    is_unknown = 0 < figures.requests == figures.cost_unknown
+    cost = UNKNOWN if is_unknown else show_usd(figures.cost)
     line = f"{figures.requests} request{plural}, {figures.input_tokens} in{cached}, "
     line += f"{figures.output_tokens} out, {cost}"
     if 0 < figures.cost_unknown < figures.requests:

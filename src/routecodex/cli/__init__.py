@@ -15,6 +15,7 @@ chat          chat: a conversation in the terminal (chat_session, chat_commands,
 markdown      Markdown on a terminal while it streams (markdown_inline, markdown_table, word_wrap)
 config        config: checks a configuration
 keys          keys: clients and their keys (key_calls, stored_clients)
+usage         usage: requests, tokens and costs, from the usage ledger
 prices        prices: shows, imports and checks the prices of models
 doctor        doctor: checks the set-up, and agents against every target (checks/)
 completion    completion: shell completion
@@ -49,6 +50,7 @@ COMMANDS = {
     "chat": "chat",
     "config": "config",
     "keys": "keys",
+    "usage": "usage",
     "prices": "prices",
     "doctor": "doctor",
     "demo": "serve",

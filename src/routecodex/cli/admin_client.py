@@ -34,6 +34,7 @@ class AnnouncedServer(Struct, frozen=True, kw_only=True):
     config: str | None = None
     log: str | None = None
     session_dir: str | None = None
+    ledger: str | None = None
 
     def __repr__(self) -> str:
         return f"AnnouncedServer({self.id!r}, {self.url!r})"

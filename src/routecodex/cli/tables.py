@@ -18,6 +18,8 @@ from typing import TextIO
 import click
 from msgspec import Struct
 
+from routecodex.accounting.figures import show_usd
+
 GAP = "  "
 ELLIPSIS = "…"
 UNKNOWN = "—"
@@ -251,11 +253,7 @@ def print_problem(text: str, *, severity: str = "error") -> None:
 
 def dollars(value: float | None) -> str:
     """Format a cost in USD; one that is unknown is a dash, never 0."""
-    if value is None:
-        return UNKNOWN
-    decimals = 2 if value >= 1 else 4 if value >= 0.01 else 5
-    text = f"{value:.{decimals}f}"
-    return f"${text}" if float(text) or not value else f"<$0.{'0' * (decimals - 1)}1"
+    return UNKNOWN if value is None else show_usd(value)
 
 
 def seconds(value: float | None) -> str:
