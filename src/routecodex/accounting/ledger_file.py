@@ -178,6 +178,7 @@ def _roll_up_others(connection: sqlite3.Connection, last: int) -> None:
         return
     day = since // ledger_schema.DAY * ledger_schema.DAY
     connection.execute("DELETE FROM hours WHERE hour >= ?", (day,))
+    connection.execute("DELETE FROM days WHERE day >= ?", (day,))
     connection.execute("DELETE FROM day_groups WHERE day >= ?", (day,))
     for statement in _ROLL_UP_SINCE:
         connection.execute(statement, (day,))

@@ -90,14 +90,15 @@ class Statement(Struct, frozen=True):
 
 def statements(connection: sqlite3.Connection, query: UsageQuery) -> Iterator[Statement]:
     """Yield the statements that answer a query."""
-    table = _table_of(query)
-    if table is None:
-        yield _of_rows(query, query.since, query.until)
-        return
-    whole, rest = _split(query, table, _end_of_totals(connection, table))
-    if whole is not None:
-        yield table.statement(query, *whole)
-    for since, until in rest:
+    spans: list[Span] = [(query.since, query.until)]
+    for table in _tables_of(query):
+        end = _end_of_totals(connection, table)
+        parts = [_split(query, span, table.seconds, end) for span in spans]
+        for whole, _ in parts:
+            if whole is not None:
+                yield table.statement(query, *whole)
+        spans = [span for _, rest in parts for span in rest]
+    for since, until in spans:
         yield _of_rows(query, since, until)
 
 
@@ -140,22 +141,23 @@ _CALL_SUMS = (
 )
 
 
-def _table_of(query: UsageQuery) -> TotalsTable | None:
-    """Return the totals that have all names of a query; None if only the rows do."""
+def _tables_of(query: UsageQuery) -> list[TotalsTable]:
+    """Return the totals that have all names of a query, the coarsest first; none if only the rows do."""
     names = {name for name in query.by if name not in _TIMES} | set(query.filters)
     if "session" in query.filters:
-        return None
+        return []
+    by_day = "hour" not in query.by and ("day" not in query.by or query.zone == UTC)
     if names <= _HOURLY:
         columns = {name: name for name in _HOURLY}
-        return TotalsTable("hours", "hour", HOUR, columns, _CALL_SUMS if query.counts_calls else _SUMS)
+        sums = _CALL_SUMS if query.counts_calls else _SUMS
+        hours = TotalsTable("hours", "hour", HOUR, columns, sums)
+        return [TotalsTable("days", "day", DAY, columns, sums), hours] if by_day else [hours]
     others = names - _CLIENT_COLUMNS.keys()
     other = next(iter(others))
-    if len(others) > 1 or other not in GROUPED_NAMES or "hour" in query.by:
-        return None
-    if "day" in query.by and query.zone != UTC:
-        return None
+    if len(others) > 1 or other not in GROUPED_NAMES or not by_day:
+        return []
     columns = {**_CLIENT_COLUMNS, other: "value"}
-    return TotalsTable("day_groups", "day", DAY, columns, _SUMS, f"name = '{other}'")
+    return [TotalsTable("day_groups", "day", DAY, columns, _SUMS, f"name = '{other}'")]
 
 
 def _end_of_totals(connection: sqlite3.Connection, table: TotalsTable) -> int | None:
@@ -168,26 +170,26 @@ Span: TypeAlias = tuple[float, float | None]
 
 
 def _split(
-    query: UsageQuery, table: TotalsTable, end: int | None
+    query: UsageQuery, span: Span, size: int, end: int | None
 ) -> tuple[tuple[int, int | None] | None, list[Span]]:
-    """Return the whole slots of a time range, and the spans of it that must be read from the rows."""
-    size = table.seconds
-    first = -int(-query.since // size) * size
-    last = None if query.until is None else int(query.until // size) * size
+    """Return the whole slots of a span, and the spans of it that must be read from finer totals or rows."""
+    since, until = span
+    first = -int(-since // size) * size
+    last = None if until is None else int(until // size) * size
     if end is not None:
         last = end if last is None else min(last, end)
     if last is not None and first >= last:
-        return None, [(query.since, query.until)]
-    rest: list[Span] = [(query.since, first)] if query.since < first else []
+        return None, [span]
+    rest: list[Span] = [(since, first)] if since < first else []
     rest += [(slot, slot + size) for slot in _broken_slots(query, size, first, last)]
-    if last is not None and last != query.until:
-        rest.append((last, query.until))
+    if last is not None and last != until:
+        rest.append((last, until))
     return (first, last), rest
 
 
 def _broken_slots(query: UsageQuery, size: int, since: int, until: int | None) -> list[int]:
     """Return the slots in which a day of the time zone ends: India's begins at half past."""
-    if "day" not in query.by:
+    if "day" not in query.by or query.zone == UTC:
         return []
     end = datetime.now(UTC).timestamp() if until is None else until
     found: list[int] = []

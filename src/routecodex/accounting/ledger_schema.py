@@ -5,6 +5,7 @@
 | `requests`   | one per request                                                                      |
 | `calls`      | one per call of a provider that produced tokens                                      |
 | `hours`      | totals by hour, client, team, provider and model; they stay when rows are deleted     |
+| `days`       | the same by day                                                                      |
 | `day_groups` | totals by day, client, team and one further name: session, agent, route, protocol, key |
 | `meta`       | facts of the file: its server, its time zone, the last row that is in the totals      |
 
@@ -17,6 +18,7 @@ and costs where each call went; `calls`, `call_errors` and `call_unknown` count 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 USER_VERSION = 1
 HOUR, DAY = 3600, 86_400
@@ -117,13 +119,27 @@ CALL_FIGURES = (
 
 _TOKENS = ", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in TOKEN_COLUMNS)
 _TEXTS = ("server", "client", "team", "session", "agent", "role", "protocol")
-_FIGURES = """
+_FIGURES = """\
     requests INTEGER NOT NULL DEFAULT 0, errors INTEGER NOT NULL DEFAULT 0,
     input_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0,
     cache_read_tokens INTEGER NOT NULL DEFAULT 0, cache_write_tokens INTEGER NOT NULL DEFAULT 0,
     reasoning_tokens INTEGER NOT NULL DEFAULT 0, cost REAL NOT NULL DEFAULT 0,
     cost_unknown INTEGER NOT NULL DEFAULT 0, cost_estimated REAL NOT NULL DEFAULT 0
 """
+
+
+def _totals(slot: str) -> str:
+    return f"""
+CREATE TABLE {slot}s (
+    {slot} INTEGER NOT NULL, client TEXT NOT NULL DEFAULT '', team TEXT NOT NULL DEFAULT '',
+    provider TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', {_FIGURES},
+    calls INTEGER, call_errors INTEGER, call_unknown INTEGER,
+    cache_hit_rate REAL AS (CASE WHEN input_tokens > 0 THEN 1.0 * cache_read_tokens / input_tokens END),
+    PRIMARY KEY ({slot}, client, team, provider, model)
+) WITHOUT ROWID;
+"""
+
+
 SCHEMA = f"""
 CREATE TABLE requests (
     id TEXT NOT NULL PRIMARY KEY, time INTEGER NOT NULL,
@@ -143,13 +159,8 @@ CREATE TABLE calls (
     cost REAL, cost_kind TEXT, price_source TEXT, ms REAL,
     PRIMARY KEY (request_id, n)
 ) WITHOUT ROWID;
-CREATE TABLE hours (
-    hour INTEGER NOT NULL, client TEXT NOT NULL DEFAULT '', team TEXT NOT NULL DEFAULT '',
-    provider TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', {_FIGURES},
-    calls INTEGER, call_errors INTEGER, call_unknown INTEGER,
-    cache_hit_rate REAL AS (CASE WHEN input_tokens > 0 THEN 1.0 * cache_read_tokens / input_tokens END),
-    PRIMARY KEY (hour, client, team, provider, model)
-) WITHOUT ROWID;
+{_totals("hour")}
+{_totals("day")}
 CREATE TABLE day_groups (
     day INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, client TEXT NOT NULL, team TEXT NOT NULL,
     {_FIGURES},
@@ -167,9 +178,11 @@ INSERT_CALL = (
     f"INSERT OR IGNORE INTO calls ({', '.join(CALL_COLUMNS)}) VALUES ({', '.join('?' * len(CALL_COLUMNS))})"
 )
 
+_USED = tuple(name for name in FIGURE_COLUMNS if name not in ("requests", "errors", "cost_unknown"))
+_CALL_COUNTS = ("calls", "call_errors", "call_unknown")
 _CALLS_OF_REQUESTS = "requests r JOIN calls c ON c.request_id = r.id"
-_HOUR_KEY = ("hour", "client", "team", "provider", "model")
-_DAY_KEY = ("name", "day", "value", "client", "team")
+_TARGET_KEY = ("client", "team", "provider", "model")
+_GROUP_KEY = ("name", "day", "value", "client", "team")
 
 
 def _upsert(table: str, key: tuple[str, ...], columns: tuple[str, ...], select: str) -> str:
@@ -187,42 +200,49 @@ def _slot(seconds: int) -> str:
 
 def roll_up(where: str) -> list[str]:
     """Return the statements that add the requests of a condition on `r` to the totals."""
-    requests, errors, *sums = FIGURE_COLUMNS
-    counted = (REQUEST_FIGURES[0], REQUEST_FIGURES[1], REQUEST_FIGURES[8], "0", "0", "0")
-    known = [name for name in sums if name != "cost_unknown"]
-    called = [CALL_FIGURES[FIGURE_COLUMNS.index(name)] for name in known]
-    statements = [
-        _upsert(
-            "hours",
-            _HOUR_KEY,
-            (requests, errors, "cost_unknown", "calls", "call_errors", "call_unknown"),
-            f"SELECT {_slot(HOUR)}, r.client, r.team, r.provider, r.target_model, {', '.join(counted)}"
-            f" FROM requests r WHERE {where}",
-        ),
-        _upsert(
-            "hours",
-            _HOUR_KEY,
-            (*known, "calls", "call_errors", "call_unknown"),
-            f"SELECT {_slot(HOUR)}, r.client, r.team, c.provider, c.model,"
-            f" {', '.join((*called, CALL_FIGURES[0], CALL_FIGURES[1], CALL_FIGURES[8]))}"
-            f" FROM {_CALLS_OF_REQUESTS} WHERE {where}",
-        ),
+    return [
+        *_roll_up_targets("hour", HOUR, where),
+        *_roll_up_targets("day", DAY, where),
+        *(_roll_up_group(name, where) for name in GROUPED_NAMES),
     ]
-    for name in GROUPED_NAMES:
-        figures, source = REQUEST_FIGURES, "requests r"
-        column = f"r.{name}"
-        if name == "key":
-            figures, source, column = CALL_FIGURES, _CALLS_OF_REQUESTS, "c.key"
-        statements.append(
-            _upsert(
-                "day_groups",
-                _DAY_KEY,
-                FIGURE_COLUMNS,
-                f"SELECT '{name}', {_slot(DAY)}, {column}, r.client, r.team, {', '.join(figures)}"
-                f" FROM {source} WHERE {where}",
-            )
-        )
-    return statements
+
+
+def _roll_up_targets(slot: str, seconds: int, where: str) -> Iterator[str]:
+    """Yield the statements for `hours` or `days`: requests at their last target, calls where they went."""
+    key = (slot, *_TARGET_KEY)
+    yield _upsert(
+        f"{slot}s",
+        key,
+        ("requests", "errors", "cost_unknown", *_CALL_COUNTS),
+        f"SELECT {_slot(seconds)}, r.client, r.team, r.provider, r.target_model,"
+        f" {', '.join(_figures(REQUEST_FIGURES, 'requests', 'errors', 'cost_unknown'))}, 0, 0, 0"
+        f" FROM requests r WHERE {where}",
+    )
+    yield _upsert(
+        f"{slot}s",
+        key,
+        (*_USED, *_CALL_COUNTS),
+        f"SELECT {_slot(seconds)}, r.client, r.team, c.provider, c.model,"
+        f" {', '.join(_figures(CALL_FIGURES, *_USED, 'requests', 'errors', 'cost_unknown'))}"
+        f" FROM {_CALLS_OF_REQUESTS} WHERE {where}",
+    )
+
+
+def _roll_up_group(name: str, where: str) -> str:
+    figures, source, column = REQUEST_FIGURES, "requests r", f"r.{name}"
+    if name == "key":
+        figures, source, column = CALL_FIGURES, _CALLS_OF_REQUESTS, "c.key"
+    return _upsert(
+        "day_groups",
+        _GROUP_KEY,
+        FIGURE_COLUMNS,
+        f"SELECT '{name}', {_slot(DAY)}, {column}, r.client, r.team, {', '.join(figures)}"
+        f" FROM {source} WHERE {where}",
+    )
+
+
+def _figures(figures: tuple[str, ...], *names: str) -> list[str]:
+    return [figures[FIGURE_COLUMNS.index(name)] for name in names]
 
 
 class UnknownLedgerVersion(Exception):

@@ -29,7 +29,7 @@ from routecodex.cli.servers import (
 from routecodex.cli.tables import print_problem
 from routecodex.config import Config
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.request import ClientRequest, fresh_id
+from routecodex.gateway.request import ClientRequest, new_request_id
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.stores.memory import MemoryStore
@@ -245,7 +245,7 @@ async def plan_offline(config: Config, explain_request: dict[str, Any]) -> dict[
         await gateway.open()
         client = gateway.clients.table.clients.get(name) if name is not None else None
         request = ClientRequest(
-            id=f"req_{fresh_id()}",
+            id=new_request_id(),
             codec=CODECS[explain_request["protocol"]],
             wire=_wire_request(explain_request),
             headers=explain_request["headers"],

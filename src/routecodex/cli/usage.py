@@ -200,7 +200,9 @@ def _show(answer: Mapping[str, Any]) -> None:
     names, total = answer["by"], answer["total"]
     notes = [column for column, field in zip(_NOTES, _NOTED, strict=True) if total[field]]
     columns = [*map(Column, names), *_FIGURES, *notes]
-    rows = [[*(str(row[name]) or "—" for name in names), *_cells(row, total)] for row in answer["rows"]]
+    rows: list[TableRow] = [
+        [*(str(row[name]) or "—" for name in names), *_cells(row, total)] for row in answer["rows"]
+    ]
     if not names:
         rows = [_cells(total, total)]
     elif rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -295,3 +296,11 @@ os.register_at_fork(after_in_child=_ids.renew)
 def fresh_id() -> str:
     """Return 24 random hex digits."""
     return _ids.take()
+
+
+def new_request_id() -> str:
+    """Return the id of a request: the second in which it came, then random digits.
+
+    Ids in the order of time keep the index of the usage ledger compact: new rows go to its end.
+    """
+    return f"req_{int(time.time()):08x}{_ids.take()[8:]}"

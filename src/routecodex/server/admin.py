@@ -46,7 +46,7 @@ from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, N
 from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.model_descriptions import describe_models
-from routecodex.gateway.request import ClientRequest, fresh_id
+from routecodex.gateway.request import ClientRequest, new_request_id
 from routecodex.gateway.state.sessions import SessionPage
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
@@ -337,7 +337,7 @@ class AdminApi:
         explain = _body(request, _explain_requests)
         client = None if explain.client is None else self._gateway().clients.client(explain.client)
         explained = ClientRequest(
-            id=f"req_{fresh_id()}",
+            id=new_request_id(),
             codec=CODECS[explain.protocol],
             wire=_wire_request(explain),
             headers={name.lower(): value for name, value in explain.headers.items()},

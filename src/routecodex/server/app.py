@@ -31,7 +31,7 @@ from routecodex.gateway import model_list
 from routecodex.gateway.answer.writer import SSE, cost_lines, routing_headers
 from routecodex.gateway.codex_catalog import base_instructions, codex_models
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id, interruption
+from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, interruption, new_request_id
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.gemini import validate as gemini
@@ -195,7 +195,7 @@ class App:
         self._max_messages = config.server.max_messages
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
-        request_id = f"req_{fresh_id()}"
+        request_id = new_request_id()
         client: Client | None = None
         call: ApiCall | None = None
         refusal: ErrorReply | None = None
@@ -302,7 +302,7 @@ class App:
         return headers, body
 
     def _refusal(self, error: GatewayError, request: HttpRequest | None) -> ErrorReply:
-        request_id = f"req_{fresh_id()}"
+        request_id = new_request_id()
         status, headers, body = error_reply(error, request, request_id)
         cors_lines = self._origins.headers_of(request)
         if cors_lines:
