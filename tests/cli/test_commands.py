@@ -103,6 +103,7 @@ def test_the_commands_are_these() -> None:
         "keys set",
         "keys show",
         "keys unblock",
+        "usage",
         "prices",
         "prices check",
         "prices reset",

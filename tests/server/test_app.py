@@ -277,6 +277,7 @@ async def test_the_metrics_count_what_passed() -> None:
         "output": 180,
         "cache_read": 3000,
         "cache_write": 300,
+        "reasoning": 96,
     }
     assert samples(shown, "routecodex_request_seconds_count", "provider") == {("second",): 1, ("first",): 1}
     assert samples(shown, "routecodex_active_requests") == {(): 1}

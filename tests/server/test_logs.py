@@ -74,6 +74,7 @@ def test_a_request_is_told_to_machines_as_one_json_object() -> None:
         "output_tokens": 2,
         "cache_read_tokens": 1,
         "cache_write_tokens": 4,
+        "reasoning_tokens": 0,
         "client": "ann",
         "role": "main",
         "notices": ["dropped top_k: x"],

@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 _BATCH_SECONDS = 0.2
 _MAX_PENDING = 20_000
-_PATIENCE = 5.0
-"""Seconds for which a batch is tried again while another program has locked the file."""
 _PRUNE_SECONDS = 60.0
 _PRUNE_STEPS = 20
 _ERRORS = (sqlite3.Error, OSError, UnknownLedgerVersion)
@@ -47,16 +45,22 @@ class LedgerOptions(Struct, frozen=True, kw_only=True):
 class Ledger(Generic[T]):
     """Collects finished requests of type `T`; `to_rows` turns them into rows, in the thread.
 
-    `rows` counts the requests that were written, `lost` those that were not.
+    `rows` counts the requests that were written, `lost` those that were not. While another program has locked
+    the file, a batch is tried again for `patience` seconds.
     """
 
     def __init__(
-        self, options: LedgerOptions, to_rows: Callable[[Sequence[tuple[float, T]]], LedgerBatch]
+        self,
+        options: LedgerOptions,
+        to_rows: Callable[[Sequence[tuple[float, T]]], LedgerBatch],
+        *,
+        patience: float = 5.0,
     ) -> None:
         self.rows = 0
         self.lost = 0
         self.options = options
         self._to_rows = to_rows
+        self._patience = patience
         self._file = _file_of(options)
         self._pending: list[tuple[float, T]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -130,7 +134,7 @@ class Ledger(Generic[T]):
         self._prune()
 
     def _write_patiently(self, batch: LedgerBatch) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self._patience
         while True:
             try:
                 self._file.write(batch)

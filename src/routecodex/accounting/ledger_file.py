@@ -109,7 +109,8 @@ class LedgerFile:
             return False
         with _transaction(connection):
             _delete_oldest(connection, None if too_large else limit)
-        connection.execute(f"PRAGMA incremental_vacuum({_VACUUMED_PAGES})").fetchall()
+        # Not `execute`, which takes one step only: each step frees one page.
+        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED_PAGES})")
         return True
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class StateMetrics(Collector):
 
 
 class LedgerMetrics(Collector):
-    """Requests that the usage ledger has, and those that it lost; nothing without a ledger."""
+    """Requests that the usage ledger has, and those that it lost; no series without a ledger."""
 
     def __init__(self, ledger: Callable[[], Ledger[Any] | None], *, worker: str) -> None:
         self._ledger = ledger
@@ -123,15 +123,15 @@ class LedgerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families for prometheus_client."""
         ledger = self._ledger()
-        if ledger is None:
-            return
-        for name, about, count in (
-            ("rows", "Requests written to the usage ledger.", ledger.rows),
-            ("lost", "Requests that could not be written to the usage ledger.", ledger.lost),
-        ):
-            family = CounterMetricFamily(f"routecodex_ledger_{name}", about, labels=("worker",))
-            family.add_metric((self._worker,), count)
-            yield family
+        rows = self._family("routecodex_ledger_rows", "Requests written to the usage ledger.")
+        lost = self._family("routecodex_ledger_lost", "Requests that the usage ledger could not take.")
+        if ledger is not None:
+            rows.add_metric((self._worker,), ledger.rows)
+            lost.add_metric((self._worker,), ledger.lost)
+        yield from (rows, lost)
+
+    def _family(self, name: str, about: str) -> CounterMetricFamily:
+        return CounterMetricFamily(name, about, labels=("worker",))
 
 
 def _names(key: Selector) -> tuple[str, str, str]:
