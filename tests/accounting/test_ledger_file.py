@@ -197,10 +197,16 @@ def test_a_file_that_does_not_exist_is_not_created_by_a_reader(path: Path) -> No
     assert not path.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"this is not a database, " * 100])
-def test_a_file_that_is_not_a_ledger_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_whose_tables_are_about_to_be_created_does_not_exist_yet(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    with pytest.raises(FileNotFoundError), reading(path):
+        pass
+
+
+def test_a_file_that_is_not_a_ledger_is_named(tmp_path: Path) -> None:
     file = tmp_path / "other.sqlite"
-    file.write_bytes(content)
+    file.write_bytes(b"this is not a database, " * 100)
     with pytest.raises(UnreadableLedger, match=r"other\.sqlite"), reading(file):
         pass
 

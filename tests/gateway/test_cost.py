@@ -507,3 +507,27 @@ async def test_the_log_line_has_the_cost(tmp_path: Path, capfd: pytest.CaptureFi
     lines = [msgspec.json.decode(line) for line in capfd.readouterr().err.splitlines() if "req_" in line]
     (line,) = [line for line in lines if line.get("protocol") == "chat"]
     assert (line["cost"], line["cost_kind"], line["reasoning_tokens"]) == (COST, "reported", 32)
+
+
+async def test_the_status_has_the_usage_of_the_session(tmp_path: Path) -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "fine", False, counts=COUNTS)) as up,
+        gateway(tmp_path, one_target("chat", up)) as running,
+    ):
+        for _ in range(2):
+            await running.send("chat", stream=False)
+        other = asking.body("chat", "Hello", stream=False)
+        await call(running.port, "/v1/chat/completions", other, headers={"x-session-id": "s-2"})
+        status = await running.send("chat", "<**status**>", stream=False)
+    text = status.json["choices"][0]["message"]["content"]
+    assert "- usage: 2 requests, 2400 in (83% cached), 120 out, $0.00084" in text.splitlines()
+
+
+async def test_the_status_has_no_usage_without_a_ledger() -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "fine", False)) as up,
+        serving(one_target("chat", up)) as running,
+    ):
+        body = asking.body("chat", "<**status**>", stream=False)
+        status = await call(running.port, "/v1/chat/completions", body, headers=SESSION)
+    assert "usage:" not in status.json["choices"][0]["message"]["content"]

@@ -262,6 +262,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         connection = _connect_to_read(path)
         connection.execute("BEGIN")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchall():
+            # A server is about to create the tables.
+            raise FileNotFoundError(path)
         if version != ledger_schema.USER_VERSION:
             known = ledger_schema.USER_VERSION
             raise UnreadableLedger(f"{path} has version {version} of the ledger; this command knows {known}")

@@ -91,7 +91,7 @@ def zone_of(name: str) -> tzinfo:
     """Return a time zone by its name; UTC if it is unknown."""
     try:
         return UTC if name in ("", "UTC") else ZoneInfo(name)
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         return UTC
 
 
