@@ -275,4 +275,4 @@ def test_a_refused_target_is_named_with_what_is_allowed() -> None:
         "client": "a",
         "allow": {"providers": ["glm"], "models": ["*"], "routes": ["*"]},
     }
-    assert error.message == "client 'a' may not use claude.opus"
+    assert error.message == "client 'a' may not use claude.opus; GET /v1/models lists what it may use"

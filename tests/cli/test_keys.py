@@ -110,9 +110,9 @@ def test_clients_are_listed_and_shown_for_people(config: Path) -> None:
     assert done("show", "ci") == {"client": done("list")["clients"][0]}
 
 
-def test_without_clients_the_list_says_what_that_means(user: Path) -> None:
+def test_without_clients_the_list_says_how_to_make_one(user: Path) -> None:
     written(user, DEMO)
-    assert keys("list").stdout.startswith("there are no clients: no key is needed.")
+    assert keys("list").stdout == "there are no clients; `routecodex keys add NAME` makes one\n"
 
 
 def test_settings_change_and_limits_are_replaced_or_cleared(config: Path) -> None:

@@ -173,7 +173,7 @@ class Client(Struct, frozen=True, kw_only=True):
     def not_allowed(self, what: str) -> AccessDenied:
         """Return the error for something that the client may not use."""
         allow = self.rules.as_dict() if self.rules is not None else AllowRules((self.allow,)).as_dict()
-        message = f"client {self.name!r} may not use {what}"
+        message = f"client {self.name!r} may not use {what}; GET /v1/models lists what it may use"
         return AccessDenied(message, details={"client": self.name, "allow": allow})
 
     def may_instruct(self, kind: str) -> bool:

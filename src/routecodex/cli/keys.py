@@ -133,7 +133,7 @@ def list_(*, server_id: str | None, path: Path | None, as_json: bool) -> None:
     elif answer["clients"]:
         tables.show(_COLUMNS, [_cells(row) for row in answer["clients"]])
     else:
-        click.echo("there are no clients: no key is needed. `routecodex keys add NAME` makes one")
+        click.echo("there are no clients; `routecodex keys add NAME` makes one")
 
 
 @keys.command(epilog=_EXIT_CODES)
