@@ -30,6 +30,8 @@ ARROWS: dict[str, frozenset[str]] = {
         # The prices of models are rows of the configuration.
         "accounting": "canon wire stores config",
         "config": "canon",
+        # Files of the web page alone.
+        "console": "",
         "turns": "canon wire stores",
         "server_tools": "canon wire turns stores",
         "gateway": "canon wire protocols providers routing stores accounting config turns server_tools",
