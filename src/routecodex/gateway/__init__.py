@@ -1,6 +1,7 @@
 """Answers requests: from a validated request to the last byte for the client.
 
 request       ClientRequest, ClientConnection, RequestRecord: a request, its connection, its facts for the log
+call_record   CallRecord: one call of a provider, with its usage and cost
 gateway       Gateway: holds the parts of one configuration and answers requests
 build         builds those parts from a configuration
 services      GatewayServices: shared parts that every answer needs

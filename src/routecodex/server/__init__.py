@@ -20,6 +20,8 @@ access_log     one log line per request
 request_log    past requests, in files of bounded size
 logs           logging set-up, and the fields of a request's line
 log_numbers    times and durations in log lines
+ledger_rows    rows of the usage ledger
 metrics        counters and histograms for Prometheus
-state_metrics  metrics of keys in cooldown, breakers and the store
+usage_metrics  metrics of tokens, costs and clients
+state_metrics  metrics of keys in cooldown, breakers, the store and the usage ledger
 """
