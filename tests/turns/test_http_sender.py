@@ -276,15 +276,16 @@ async def test_thoughts_are_not_sent_to_anybody_else(protocol: str) -> None:
         up.queue(answers.compose(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
         await conversation.send("look")
         history = [message.as_dict() for message in conversation.messages]
-    for other in PROTOCOLS:
-        async with Upstream() as stranger:
-            stranger.queue(answers.text(other, "hi", True))
-            async with Conversation(
-                stranger.url, model="m", protocol=other, initial_messages=history
-            ) as again:
-                await again.send("hello")
-        assert "c2lnbmVk" not in stranger.requests[0].body.decode()
-        assert "wire_parts" not in stranger.requests[0].body.decode()
+        # Inside the block: were the first upstream closed, a stranger could be given its port and be taken for it.
+        for other in PROTOCOLS:
+            async with Upstream() as stranger:
+                stranger.queue(answers.text(other, "hi", True))
+                async with Conversation(
+                    stranger.url, model="m", protocol=other, initial_messages=history
+                ) as again:
+                    await again.send("hello")
+            assert "c2lnbmVk" not in stranger.requests[0].body.decode()
+            assert "wire_parts" not in stranger.requests[0].body.decode()
 
 
 @foreign
