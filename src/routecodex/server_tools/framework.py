@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import msgspec
@@ -112,6 +113,10 @@ class TurnContext:
     def names(self) -> set[str]:
         """The name of `tool_names` up to 0.1, for tools of other packages."""
         return self.tool_names
+
+    def running(self, call: ToolCall) -> AbstractContextManager[None]:
+        """Return the context in which a call of a tool runs."""
+        return nullcontext()
 
     def note(self, reason: str) -> None:
         """Log why something was not done, and show it to the client if its headers are not sent yet."""
@@ -266,7 +271,8 @@ class ServerToolPlugin(Plugin):
         """Return the result of a call; the failure of a tool is a result too, and the turn goes on."""
         try:
             tool = next(tool for tool in self._tools if tool.answers(self._turn, call.name))
-            return await tool.call(self._turn, call)
+            with self._turn.running(call):
+                return await tool.call(self._turn, call)
         except msgspec.DecodeError as exc:
             return _failure("bad_arguments", f"the arguments cannot be read: {exc}")
         except Exception:

@@ -112,6 +112,11 @@ class RoundMerger:
         return [*self._buffer, *self._close_open_text(), failed]
 
     @property
+    def has_text(self) -> bool:
+        """Whether the answer has text for the client."""
+        return self._has_text
+
+    @property
     def usage(self) -> Usage | None:
         """The sum of all rounds so far: what they cost, not what the client is shown."""
         if self._past_usage is None or self._usage is None:

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
 from routecodex.server_tools.clock.due_rules import DueRules
-from routecodex.server_tools.clock.reservations import SystemUptime
 from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change
+from routecodex.stores.uptime import SystemUptime
 from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Failing, Moving, put, task_fields
 
 
@@ -118,6 +118,21 @@ async def test_a_slow_request_keeps_its_reservation() -> None:
         await slow.deliveries.renew()
         assert await other.deliveries.reserve("s1", "r2") is None
     assert len(await slow.deliveries.commit(held)) == 1
+    await slow.deliveries.close()
+    await other.deliveries.close()
+
+
+async def test_a_slow_request_keeps_a_repeated_task_past_its_retention() -> None:
+    store, now = MemoryStore(), Moving()
+    slow, other = World(store, now), World(store, now)
+    await put(slow.task_store, task_fields(repeat="every 1 minutes"), now=now)
+    now.ms += RULES.retention_ms
+    held = await slow.reserve("r1")
+    for _ in range(5):
+        now.ms += RULES.lease_ms // 2
+        await slow.deliveries.renew()
+        assert [await one.deliveries.reserve("s1", "r2") for one in (slow, other)] == [None, None]
+    assert [one.delivery_count for one in await slow.deliveries.commit(held)] == [1]
     await slow.deliveries.close()
     await other.deliveries.close()
 

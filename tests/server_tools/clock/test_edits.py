@@ -210,14 +210,46 @@ def test_commit_passes_over_what_was_cancelled_or_changed_meanwhile() -> None:
     assert edits.commit(EMPTY, marked.tasks, at=at()) == (EMPTY, ())
 
 
-def test_commit_holds_when_the_lease_has_lapsed_and_another_has_the_task() -> None:
+def test_only_the_owner_commits_when_the_lease_has_lapsed_and_another_has_the_task() -> None:
     before, reserved = edits.reserve(state(task()), "m1", at=at())
     late = START + RULES.lease_ms
     taken, again = edits.reserve(before, "m2", at=at(late, request_id="r2"))
     assert len(again) == 1
-    after, done = edits.commit(taken, reserved, at=at(late))
+    assert edits.commit(taken, reserved, at=at(late)) == (taken, ())
+    after, done = edits.commit(taken, again, at=at(late))
     assert [one.delivery_count for one in done] == [1]
-    assert edits.commit(after, again, at=at(late)) == (after, ())
+    assert edits.commit(after, reserved, at=at(late)) == (after, ())
+
+
+def test_the_owner_commits_when_the_lease_has_lapsed_and_nobody_has_the_task() -> None:
+    before, reserved = edits.reserve(state(task()), "m1", at=at())
+    after, done = edits.commit(before, reserved, at=at(START + 2 * RULES.lease_ms))
+    assert [one.delivery_count for one in done] == [1]
+    assert edits.commit(after, reserved, at=at()) == (after, ())
+
+
+def test_a_repeated_task_in_delivery_stays_at_its_occurrence_until_its_reservation_ends() -> None:
+    """A retention that ends during a delivery ends neither the delivery nor its reservation."""
+    last = START + RULES.retention_ms
+    before, reserved = edits.reserve(state(task(repeat="every 1 minutes")), "m1", at=at(last))
+    renewed, count = edits.renew(before, "m1", at=at(last + 1000))
+    assert count == 1
+    assert edits.reserve(renewed, "m2", at=at(last + 1000, request_id="r2")) == (renewed, ())
+    after, (done,) = edits.commit(renewed, reserved, at=at(last + 2000))
+    assert (done.due_at_ms, done.delivery_count) == (last + MINUTE, 1)
+    assert edits.reserve(after, "m3", at=at(last + 2000, request_id="r1:again")) == (after, ())
+
+
+@pytest.mark.parametrize("ended", ["rolled back", "expired"])
+def test_a_repeated_task_moves_on_once_its_reservation_has_ended(ended: str) -> None:
+    last = START + RULES.retention_ms
+    marked, _ = edits.reserve(state(task(repeat="every 1 minutes")), "m1", at=at(last))
+    now = last + RULES.lease_ms
+    if ended == "rolled back":
+        marked, now = edits.roll_back(marked, "m1")[0], last + 1
+    _, (found,) = edits.reserve(marked, "m2", at=at(now, request_id="r2"))
+    assert found.due_at_ms == START + (now - START) // MINUTE * MINUTE
+    assert found.reservation == DeliveryMark("m2", now + RULES.lease_ms)
 
 
 REPEATED = {

@@ -139,5 +139,21 @@ class Processes(RuleBasedStateMachine):
         assert again == ()
 
 
+def test_a_task_whose_retention_ends_while_it_is_delivered_is_not_in_two_hands() -> None:
+    """A sequence that the machine found; stateful tests have no `@example`."""
+    processes = Processes()
+    processes.schedule(ahead=MINUTE, repeat="every 1 minutes")
+    processes.wait_long(1)
+    processes.wait_long(19)
+    processes.reserve()
+    processes.holders.clear()
+    processes.wait_long(1)
+    processes.reserve()
+    processes.wait_a_little(1)
+    processes.reserve()
+    processes.no_task_is_in_two_hands()
+    processes.teardown()
+
+
 TestProcesses = Processes.TestCase
 TestProcesses.settings = settings(max_examples=60, stateful_step_count=40)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from routecodex.server_tools.clock.deliveries import Deliveries
-from routecodex.server_tools.clock.reservations import SystemUptime, uptime
 from routecodex.server_tools.clock.task_store import TaskStore
+from routecodex.stores.uptime import SystemUptime, uptime
 from tests.server_tools.clock.world import RULES, START, Moving, files, put, task_fields
 
 CHILD = Path(__file__).with_name("child.py")

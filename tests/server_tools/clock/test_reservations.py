@@ -11,15 +11,10 @@ import pytest
 
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
 from routecodex.server_tools.clock.due_rules import DueRules
-from routecodex.server_tools.clock.reservations import (
-    UNKNOWN,
-    SystemUptime,
-    delivery_mark,
-    effective_reservations,
-    uptime,
-)
+from routecodex.server_tools.clock.reservations import delivery_mark, effective_reservations
 from routecodex.server_tools.clock.task import DeliveryMark
 from routecodex.server_tools.clock.task_store import TaskStore
+from routecodex.stores.uptime import UNKNOWN, SystemUptime, uptime
 from tests.server_tools.clock.world import (
     HOUR,
     MINUTE,
@@ -181,7 +176,7 @@ def test_where_the_machine_tells_nothing_only_the_time_of_day_is_written() -> No
 
 
 async def test_all_processes_of_a_machine_share_one_clock() -> None:
-    code = "from routecodex.server_tools.clock.reservations import uptime; print(*uptime(), sep='|')"
+    code = "from routecodex.stores.uptime import uptime; print(*uptime(), sep='|')"
     before = uptime()
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     said, _ = await process.communicate()

@@ -11,12 +11,12 @@ from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.arguments import TaskFields
 from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.reservations import SystemUptime
 from routecodex.server_tools.clock.task import SessionTasks, Task
 from routecodex.server_tools.clock.task_store import BARE, TaskStore
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change, StoreError
+from routecodex.stores.uptime import SystemUptime
 
 START = 1_769_027_400_000
 """2026-01-21T20:30:00Z"""

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.due_rules import DueRules, mark_prefix
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.reservations import SystemUptime, uptime
 from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import StoreError
+from routecodex.stores.uptime import SystemUptime
 
 RENEWALS_PER_LEASE = 3
 
@@ -70,13 +70,13 @@ class Deliveries:
         *,
         rules: DueRules,
         now_ms: Callable[[], int],
-        up: Callable[[], SystemUptime] = uptime,
+        up: Callable[[], SystemUptime] | None = None,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._store = store
         self._rules = rules
         self._now_ms = now_ms
-        self._up = up
+        self._up = store.uptime if up is None else up
         self._new_id = new_id
         self._held: dict[str, HeldReservation] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -202,7 +202,12 @@ class Deliveries:
 
     def _at(self, request_id: str) -> EditContext:
         return EditContext(
-            now_ms=self._now_ms(), rules=self._rules, request_id=request_id, up=self._up(), held=self._held
+            now_ms=self._now_ms(),
+            rules=self._rules,
+            request_id=request_id,
+            up=self._up(),
+            held=self._held,
+            none_ends=self._store.was_back_within(self._rules.lease_ms),
         )
 
     def _hold(self, held: HeldReservation) -> None:

@@ -76,8 +76,14 @@ def chain_guard(due_at_ms: int, now_ms: int, *, rules: DueRules, request_id: str
 
 
 def current(task: Task, now_ms: int, rules: DueRules) -> Task:
-    """Return the task at its current occurrence."""
+    """Return the task at its current occurrence; one in delivery stays at that which is delivered.
+
+    The delivery may last beyond the retention. Moving the task would drop the reservation, and a second
+    request would deliver the task.
+    """
     if task.repeat is None or task.delivered_at_ms is not None or not is_expired(task, now_ms, rules):
+        return task
+    if is_reserved(task, now_ms, rules):
         return task
     moved = replace(
         task, due_at_ms=last_until(task.due_at_ms, task.repeat, moment_ms=now_ms), reservation=None

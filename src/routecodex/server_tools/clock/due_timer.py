@@ -22,9 +22,10 @@ from msgspec import Struct
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.due_rules import DueRules, drop_at, wake_at
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.reservations import SystemUptime, effective_reservations, uptime
+from routecodex.server_tools.clock.reservations import effective_reservations
 from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.store import StoreError
+from routecodex.stores.uptime import SystemUptime
 
 SWEEP_PAUSE = 100
 
@@ -42,7 +43,7 @@ class SweepReport(Struct, frozen=True):
 class SweepVisit(NamedTuple):
     """The last visit of a session: until `next_ms` it needs none unless its stamp changes."""
 
-    stamp: int
+    stamp: int | None
     tasks: int
     next_ms: int
 
@@ -81,7 +82,7 @@ class ExpirySweep:
         stamp = self._store.stamp()
         if stamp != self._stamp:
             known = set(await self._store.sessions())
-            unvisited = SweepVisit(-1, 0, 0)
+            unvisited = SweepVisit(None, 0, 0)
             self._visits = {session: self._visits.get(session, unvisited) for session in sorted(known)}
         dropped = await self._visit_all(changed=stamp != self._stamp)
         self._stamp = stamp
@@ -263,13 +264,13 @@ class Holds:
         *,
         rules: DueRules,
         now_ms: Callable[[], int],
-        up: Callable[[], SystemUptime] = uptime,
+        up: Callable[[], SystemUptime] | None = None,
     ) -> None:
         self._store = store
         self._timer = timer
         self._rules = rules
         self._now_ms = now_ms
-        self._up = up
+        self._up = store.uptime if up is None else up
 
     async def until_due(self, session: str, request_id: str, *, deadline_ms: int) -> bool:
         """Wait for a deliverable task before the deadline; False at once if there cannot be one.
@@ -279,7 +280,7 @@ class Holds:
         begun = False
         while not self._timer.released:
             try:
-                stamp = self._store.stamp_of(session)
+                before = self._store.stamp_of(session)
                 state = await self._store.load(session)
             except StoreError as exc:
                 log.debug("%s: the tasks of the session cannot be read: %s", request_id, exc)
@@ -290,12 +291,27 @@ class Holds:
                 await self._timer.wait(session, pause_ms, stamp=None)
                 continue
             now_ms = self._now_ms()
-            state = effective_reservations(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
+            state = effective_reservations(
+                state,
+                now_ms,
+                up=self._up(),
+                lease_ms=self._rules.lease_ms,
+                none_ends=self._store.was_back_within(self._rules.lease_ms),
+            )
             moment = wake_at(state, now_ms, rules=self._rules, request_id=request_id)
             if moment is None or moment > deadline_ms:
                 return False
             if moment <= now_ms:
                 return True
             begun = True
-            await self._timer.wait(session, moment, stamp=stamp)
+            await self._wait(session, moment, before)
         return False
+
+    async def _wait(self, session: str, moment: int, stamp: int) -> None:
+        """Wait for the moment or a change; while the stamp is not known, look again soon."""
+        if stamp >= 0:
+            await self._timer.wait(session, moment, stamp=stamp)
+            return
+        known = self._store.stamp_of(session)
+        soon = self._now_ms() + (1 if known >= 0 else _STORE_PAUSE_MS)
+        await self._timer.wait(session, min(moment, soon), stamp=None)

@@ -14,27 +14,27 @@ from msgspec.structs import replace
 from routecodex.server_tools.clock import due_rules
 from routecodex.server_tools.clock.arguments import ActionRefused, TaskFields
 from routecodex.server_tools.clock.due_rules import DueRules
-from routecodex.server_tools.clock.reservations import (
-    UNKNOWN,
-    SystemUptime,
-    delivery_mark,
-    effective_reservations,
-)
+from routecodex.server_tools.clock.reservations import delivery_mark, effective_reservations
 from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, SessionTasks, Task
 from routecodex.server_tools.clock.timestamps import utc_text
+from routecodex.stores.uptime import UNKNOWN, SystemUptime
 
 T = TypeVar("T")
 Edit = Callable[[SessionTasks], tuple[SessionTasks, T]]
 
 
 class EditContext(Struct, frozen=True, kw_only=True):
-    """Time, request and rules of an edit; `held` are the reservations of this process."""
+    """Time, request and rules of an edit; `held` are the reservations of this process.
+
+    `none_ends`: no reservation has expired, because the store has just come back.
+    """
 
     now_ms: int
     rules: DueRules
     request_id: str = ""
     up: SystemUptime = UNKNOWN
     held: Container[str] = ()
+    none_ends: bool = False
 
 
 def add(
@@ -96,7 +96,14 @@ def prune(state: SessionTasks, at: EditContext) -> tuple[SessionTasks, int]:
 
 def due(state: SessionTasks, at: EditContext) -> tuple[Task, ...]:
     """Return the tasks that this request may deliver, the earliest first."""
-    effective = effective_reservations(state, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms, held=at.held)
+    effective = effective_reservations(
+        state,
+        at.now_ms,
+        up=at.up,
+        lease_ms=at.rules.lease_ms,
+        held=at.held,
+        none_ends=at.none_ends,
+    )
     return due_rules.deliverable(effective, at.now_ms, rules=at.rules, request_id=at.request_id)
 
 
@@ -127,17 +134,23 @@ def roll_back(state: SessionTasks, mark_id: str) -> tuple[SessionTasks, int]:
 def commit(
     state: SessionTasks, reserved: Collection[Task], *, at: EditContext
 ) -> tuple[SessionTasks, tuple[Task, ...]]:
-    """Mark these tasks as delivered, whoever holds them now; return the newly marked ones.
+    """Mark these tasks as delivered, unless another request holds them now; return the newly marked ones.
 
     A task that changed since the reservation was not delivered and stays open.
     """
-    delivered = {(task.task_id, task.due_at_ms, task.task) for task in reserved}
+    delivered = {(task.task_id, task.due_at_ms, task.task): _mark_id(task) for task in reserved}
     done = {
         task.task_id: _delivered(task, at)
         for task in state.tasks
-        if task.delivered_at_ms is None and (task.task_id, task.due_at_ms, task.task) in delivered
+        if task.delivered_at_ms is None
+        and (owner := delivered.get((task.task_id, task.due_at_ms, task.task))) is not None
+        and _mark_id(task) in ("", owner)
     }
     return _with(state, done), tuple(done.values())
+
+
+def _mark_id(task: Task) -> str:
+    return "" if task.reservation is None else task.reservation.id
 
 
 def _delivered(task: Task, at: EditContext) -> Task:

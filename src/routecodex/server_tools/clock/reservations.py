@@ -7,50 +7,12 @@ marks of another machine, or from before a restart, expire by the time of day.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Container
-from functools import cache
-from pathlib import Path
-from typing import NamedTuple
-from uuid import uuid4
 
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock.task import DeliveryMark, SessionTasks, Task
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-_TIME_NAMESPACE = "/proc/self/ns/time"
-"""Time namespace: containers may have their own uptime (time_namespaces(7))."""
-
-
-class SystemUptime(NamedTuple):
-    """Milliseconds since a start of the machine; comparable only if `start` is equal."""
-
-    start: str
-    ms: int
-
-
-UNKNOWN = SystemUptime("", 0)
-
-
-def uptime() -> SystemUptime:
-    """Return the uptime without suspend time, in which no process could renew a reservation."""
-    return SystemUptime(_start_id(), time.monotonic_ns() // 1_000_000)
-
-
-@cache
-def _start_id() -> str:
-    """Return an id of this start of the machine, or of the process if the machine has none."""
-    try:
-        boot = _BOOT_ID.read_text().strip()
-    except OSError:
-        return f"process {uuid4().hex}"
-    try:
-        return f"{boot} {os.readlink(_TIME_NAMESPACE)}"
-    except OSError:
-        return boot
+from routecodex.stores.uptime import SystemUptime
 
 
 def delivery_mark(id: str, now_ms: int, *, up: SystemUptime, lease_ms: int) -> DeliveryMark:
@@ -61,9 +23,18 @@ def delivery_mark(id: str, now_ms: int, *, up: SystemUptime, lease_ms: int) -> D
 
 
 def effective_reservations(
-    state: SessionTasks, now_ms: int, *, up: SystemUptime, lease_ms: int, held: Container[str] = ()
+    state: SessionTasks,
+    now_ms: int,
+    *,
+    up: SystemUptime,
+    lease_ms: int,
+    held: Container[str] = (),
+    none_ends: bool = False,
 ) -> SessionTasks:
-    """Return the state with the actual end of each mark as time of day; marks in `held` do not end."""
+    """Return the state with the actual end of each mark as time of day; marks in `held` do not end.
+
+    With `none_ends` no mark does: after an outage of the store its holder could not renew it before.
+    """
     if not any(task.reservation for task in state.tasks):
         return state
 
@@ -71,7 +42,7 @@ def effective_reservations(
         mark = task.reservation
         if mark is None:
             return task
-        if mark.id in held:
+        if none_ends or mark.id in held:
             return replace(task, reservation=replace(mark, until_ms=now_ms + lease_ms))
         if not up.start or mark.start != up.start:
             return task

@@ -26,6 +26,7 @@ from routecodex.server_tools.clock.task import (
 from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.owned_keys import plain_key
 from routecodex.stores.store import Store
+from routecodex.stores.uptime import SystemUptime
 
 SPACE = "clock"
 
@@ -79,6 +80,14 @@ class TaskStore:
     def stamp_of(self, session: str) -> int:
         """Return a number that changes with the tasks of the session; 0 when it has none."""
         return self._store.stamp_of(SPACE, session)
+
+    def uptime(self) -> SystemUptime:
+        """Return the clock by which reservations end."""
+        return self._store.uptime()
+
+    def was_back_within(self, ms: int) -> bool:
+        """Return whether the store came back from an outage less than so long ago."""
+        return self._store.was_back_within(ms / 1000)
 
     def peek(self, session: str) -> SessionTasks | None:
         """Return the tasks if they are known without IO; None means that they have to be loaded."""
