@@ -3,32 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import redis
 
+from routecodex.canon.store_url import parse_redis_url
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
+from routecodex.stores.redis.options import RedisOptions
+from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import Conflict, Store, Stored, StoreError
+from tests.kit.redis_server import RedisServer, close_all, server_program
 
 
 class Clock:
     """A clock that stands still until it is moved."""
 
     def __init__(self) -> None:
-        self.now = 1_000_000.0
+        self._now = 1_000_000.0
+        self.redis: redis.Redis | None = None
+        """A server whose values are moved with the clock, because its own clock cannot be."""
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, moment: float) -> None:
+        if self.redis is not None:
+            move_expiries(self.redis, moment - self._now)
+        self._now = moment
 
     def __call__(self) -> float:
-        return self.now
+        return self._now
+
+    def left(self, stored: Stored | None) -> float:
+        """Return the seconds until a value expires."""
+        assert stored is not None
+        assert stored.expires is not None
+        return stored.expires - (self._now if self.redis is None else time.time())
+
+
+def move_expiries(client: redis.Redis, seconds: float) -> None:
+    """Let all values expire so many seconds earlier."""
+    names: Any = client.keys("*:x")
+    for name in names:
+        rows: Any = client.zrange(name, 0, -1, withscores=True)
+        for key, expires in rows:
+            moved = int(expires - seconds * 1000)
+            value = name[:-1] + b"v:" + key
+            client.zadd(name, {key: moved})
+            client.hset(value, "x", str(moved))
+            client.pexpireat(value, moved)
 
 
 STORES: dict[str, Callable[[Path, Clock], Store]] = {
     "memory": lambda directory, clock: MemoryStore(clock=clock),
     "file": lambda directory, clock: FileStore(directory, clock=clock),
 }
+SERVERS = [name for name in ("redis-server", "valkey-server") if name == "redis-server" or shutil.which(name)]
 
 
 @pytest.fixture
@@ -36,11 +76,33 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    opened = STORES[request.param](tmp_path / "sessions", clock)
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RedisServer]]:
+    found: dict[str, RedisServer] = {}
+    for name in SERVERS:
+        program = server_program() if name == "redis-server" else shutil.which(name)
+        found[name] = RedisServer(tmp_path_factory.mktemp(name), program=program)
+    yield found
+    close_all(found.values())
+
+
+@pytest.fixture(params=[*STORES, *SERVERS])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, servers: dict[str, RedisServer]
+) -> AsyncIterator[Store]:
+    opened = make_store(request.param, tmp_path, clock, servers)
     yield opened
     await opened.close()
+    if clock.redis is not None:
+        clock.redis.close()
+
+
+def make_store(name: str, directory: Path, clock: Clock, servers: dict[str, RedisServer]) -> Store:
+    if name in STORES:
+        return STORES[name](directory / "sessions", clock)
+    clock.redis = servers[name].client()
+    clock.redis.flushall()
+    return RedisStore(RedisOptions(address=parse_redis_url(servers[name].url), timeout=10.0))
 
 
 def add_one(value: bytes | None) -> bytes:
@@ -119,9 +181,7 @@ async def test_an_expired_value_is_as_if_it_were_not_there(store: Store, clock: 
     assert await store.get("clock", "short") is None
     assert await store.keys("clock") == ["long"]
     assert await store.delete("clock", "short") is False
-    stored = await store.get("clock", "long")
-    assert stored is not None
-    assert stored.expires == 1_000_100.0
+    assert clock.left(await store.get("clock", "long")) == pytest.approx(90, abs=1)
 
 
 async def test_an_expired_key_counts_as_new(store: Store, clock: Clock) -> None:
@@ -151,7 +211,7 @@ async def test_update_raises_the_version_and_sets_the_expiry(store: Store, clock
     stored = await store.get("clock", "count")
     assert stored is not None
     assert stored.version > version
-    assert stored.expires == clock.now + 5
+    assert clock.left(stored) == pytest.approx(5, abs=1)
 
 
 async def test_update_of_an_expired_value_starts_from_none(store: Store, clock: Clock) -> None:
@@ -197,6 +257,26 @@ async def test_keys_come_in_the_order_of_writing(store: Store) -> None:
         await store.put("clock", key, b"1")
     await store.update("clock", "c", add_one)
     assert await store.keys("clock") == ["b", "a", "c"]
+
+
+async def test_all_values_are_read_in_the_order_of_writing(store: Store) -> None:
+    for number, key in enumerate(["c", "a", "b", "a", "d"]):
+        await store.put("clock", key, str(number).encode())
+    await store.delete("clock", "b")
+    found = await store.read_all("clock", most=10)
+    assert [(key, stored.value) for key, stored in found] == [("c", b"0"), ("a", b"3"), ("d", b"4")]
+    assert [key for key, _ in await store.read_all("clock", most=2)] == ["a", "d"]
+    assert await store.read_all("empty", most=10) == []
+    assert dict(found)["a"] == await store.get("clock", "a")
+
+
+async def test_the_uptime_is_a_clock_that_only_goes_on(store: Store) -> None:
+    await store.get("clock", "one")
+    first = store.uptime()
+    assert first.start
+    await store.put("clock", "one", b"1")
+    assert store.uptime().start == first.start
+    assert store.uptime().ms >= first.ms
 
 
 async def test_recent_keys_come_newest_first_and_in_pages(store: Store, clock: Clock) -> None:
@@ -351,6 +431,7 @@ async def test_no_two_writes_in_a_row_leave_the_same_stamp(store: Store) -> None
 
 
 async def test_the_stamp_of_a_key_is_its_own(store: Store) -> None:
+    assert await store.get("clock", "Ä/one") is None
     assert store.stamp_of("clock", "Ä/one") == 0
     await store.put("clock", "Ä/one", b"1")
     first = store.stamp_of("clock", "Ä/one")
@@ -363,6 +444,7 @@ async def test_the_stamp_of_a_key_is_its_own(store: Store) -> None:
 
 
 async def test_the_stamp_of_an_unused_space_is_zero(store: Store) -> None:
+    assert await store.keys("clock") == []
     assert store.stamp("clock") == 0
     with pytest.raises(StoreError, match="is not a valid space"):
         store.stamp("Clock")

@@ -10,6 +10,7 @@
     │   ├── MethodNotAllowed       405
     │   ├── TooLarge               413  body, depth or message limits
     │   └── UpgradeRequired        426  WebSocket probes
+    ├── LimitExceeded              429  a limit of the client or its team
     ├── ProviderNotAvailable       a target requested by name is unknown 404, disabled or not allowed 403,
     │                              or unhealthy 503
     ├── Overloaded                 503  limits of the gateway: concurrency, draining
@@ -78,10 +79,12 @@ class GatewayError(Exception):
 
     status: int = 500
     default_code: ClassVar[str | None] = None
-    protocol_code: ClassVar[str | None] = None
+    protocol_code: str | None = None
     """The code inside the error object of chat and responses, where it is not `code`."""
-    never_retry: ClassVar[bool] = False
-    """The client is told not to retry: only a person can remove the cause."""
+    never_retry: bool = False
+    """The client is told not to retry: only a person, or a long time, can remove the cause."""
+    header_lines: bytes = b""
+    """Complete header lines that the response has besides."""
     notices: tuple[str, ...] = ()
     routed: tuple[str, str, str] | None = None
     role: str = ""
@@ -179,6 +182,32 @@ class UpgradeRequired(ClientError):
 
     status = 426
     default_code = "websocket_not_supported"
+
+
+class LimitExceeded(GatewayError):
+    """A limit of the client or its team has no room for the request; `details` name it.
+
+    `code` is `budget_exceeded`, `rate_limit_exceeded` or `concurrency_exceeded`. `counts` is what the limit
+    counts, as OpenAI names it: `requests` or `tokens`. `resets_at` is when it resets, in Unix seconds.
+    """
+
+    status = 429
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        counts: str,
+        details: dict[str, Any],
+        resets_at: int | None,
+        retry_after: float,
+    ) -> None:
+        super().__init__(message, code=code, details=details, retry_after=retry_after)
+        self.counts = counts
+        self.resets_at = resets_at
+        is_budget = code == "budget_exceeded"
+        self.protocol_code = "insufficient_quota" if is_budget else "rate_limit_exceeded"
 
 
 class ProviderNotAvailable(GatewayError):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
-from routecodex.stores.store import DamagedValue, Store, StoreError
+from routecodex.stores.store import DamagedValue, Store, Stored, StoreError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -152,6 +152,7 @@ class Cell(Generic[T]):
         self._recheck = recheck
         self._clock = clock
         self._values: OrderedDict[str, CachedValue[T]] = OrderedDict()
+        self._damaged: set[str] = set()
 
     def peek(self, key: str) -> T | None:
         """Return the value if it is known without IO; None means that it has to be loaded."""
@@ -191,11 +192,13 @@ class Cell(Generic[T]):
 
     async def read(self, key: str) -> T:
         """Read the value from the store; StoreError while it is down."""
-        # The stamp comes first, so that it is never newer than the value.
+        # Taken first, so that it is never newer than the value.
         stamp = self._store.stamp_of(self._space, key)
+        self._damaged.discard(key)
         corrupt: bytes | None = None
         with suppress(DamagedValue):
             stored = await self._store.get_intact(self._space, key)
+            stamp = self._stamp_with(key, stored, stamp)
             if stored is None:
                 value = self._format.empty(key)
                 self._remember(key, value, stamp, absent=True)
@@ -208,6 +211,15 @@ class Cell(Generic[T]):
                 return value
         return await self._replace_damaged(key, stamp, corrupt)
 
+    def _stamp_with(self, key: str, stored: Stored | None, before: int) -> int:
+        """Return the stamp that came with the value: a store that did not know the key knows it now."""
+        after = self._store.stamp_of(self._space, key)
+        return after if after == (0 if stored is None else stored.version) else before
+
+    def is_damaged(self, key: str) -> bool:
+        """Return whether the last read found a value that cannot be used and left it where it is."""
+        return key in self._damaged
+
     async def _replace_damaged(self, key: str, stamp: int, corrupt: bytes | None) -> T:
         """Return the value in place of a damaged one; `corrupt` is a value of another kind."""
         format = self._format
@@ -218,6 +230,7 @@ class Cell(Generic[T]):
         if not format.guarded:
             return await self.edit(key, _keep)
         format.log.error("%s/%.80r is damaged and not used: it is not %s", self._space, key, format.noun)
+        self._damaged.add(key)
         self._values[key] = CachedValue(empty, stamp, None)
         return empty
 

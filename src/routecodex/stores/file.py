@@ -20,7 +20,17 @@ from typing import Any, Generic, TypeVar
 
 from routecodex.stores.file_format import KeyOf
 from routecodex.stores.folder import Folder
-from routecodex.stores.store import CallRefused, Change, Place, Stored, check_key, check_space
+from routecodex.stores.store import (
+    CallRefused,
+    Change,
+    OnAvailability,
+    Place,
+    Stored,
+    check_key,
+    check_space,
+    is_space,
+)
+from routecodex.stores.uptime import SystemUptime, uptime
 
 READ_THREADS = 4
 BATCH_SIZE = 32
@@ -102,6 +112,9 @@ class FileStore:
     """
 
     kind = "file"
+    missed = 0
+    settle_seconds = 0.0
+    groups = None
 
     def __init__(
         self,
@@ -141,6 +154,11 @@ class FileStore:
         writer = self._writer_of(space, key)
         return await self._write(writer, partial(writer.folder.update, key, change, ttl=ttl))
 
+    async def read_all(self, space: str, *, most: int) -> list[tuple[str, Stored]]:
+        """Return all values; a damaged file is set aside."""
+        found = [(key, await self.get(space, key)) for key in (await self.keys(space))[-most:]]
+        return [(key, stored) for key, stored in found if stored is not None]
+
     async def keys(self, space: str) -> list[str]:
         """Return every key of the space; opens every file, and leaves damaged ones where they are."""
         return await self._read(self._writer_of(space).folder.keys)
@@ -170,6 +188,28 @@ class FileStore:
     def stamp_of(self, space: str, key: str) -> int:
         """Return the modification time of the key's file, unique among the writes of a space."""
         return self._writer_of(space, key).folder.stamp_of(key)
+
+    def uptime(self) -> SystemUptime:
+        return uptime()
+
+    def was_back_within(self, seconds: float) -> bool:
+        return False
+
+    def judge(self, listener: OnAvailability) -> bool:
+        return False
+
+    async def spaces(self) -> list[str]:
+        return await self._read(self._space_names)
+
+    def _space_names(self) -> list[str]:
+        try:
+            folders = [entry.name for entry in self.directory.iterdir() if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        return list(filter(is_space, folders))
+
+    async def describe(self) -> dict[str, Any]:
+        return {"persistence": "files", "warnings": []}
 
     async def check(self, space: str) -> None:
         """Write a temporary file in the space and delete it again."""

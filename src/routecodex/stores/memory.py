@@ -6,14 +6,28 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
-from routecodex.stores.store import Change, Place, Stored, check_key, check_space, check_value, check_version
+from routecodex.stores.store import (
+    Change,
+    OnAvailability,
+    Place,
+    Stored,
+    check_key,
+    check_space,
+    check_value,
+    check_version,
+)
+from routecodex.stores.uptime import SystemUptime, uptime
 
 
 class MemoryStore:
     """Values in dictionaries, in the order they were written."""
 
     kind = "memory"
+    missed = 0
+    settle_seconds = 0.0
+    groups = None
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._spaces: dict[str, OrderedDict[str, Stored]] = {}
@@ -46,6 +60,10 @@ class MemoryStore:
         else:
             self._write(space, key, value, ttl)
         return value
+
+    async def read_all(self, space: str, *, most: int) -> list[tuple[str, Stored]]:
+        found = [(key, await self.get(space, key)) for key in (await self.keys(space))[-most:]]
+        return [(key, stored) for key, stored in found if stored is not None]
 
     async def keys(self, space: str) -> list[str]:
         return [key for key in list(self._space(space)) if self._live(space, key) is not None]
@@ -81,6 +99,21 @@ class MemoryStore:
         check_key(key)
         stored = self._space(space).get(key)
         return 0 if stored is None else stored.version
+
+    def uptime(self) -> SystemUptime:
+        return uptime()
+
+    def was_back_within(self, seconds: float) -> bool:
+        return False
+
+    def judge(self, listener: OnAvailability) -> bool:
+        return False
+
+    async def spaces(self) -> list[str]:
+        return [space for space, values in self._spaces.items() if values]
+
+    async def describe(self) -> dict[str, Any]:
+        return {"persistence": "none", "warnings": ["state ends with the process"]}
 
     async def check(self, space: str) -> None:
         return None

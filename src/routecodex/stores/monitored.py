@@ -4,6 +4,8 @@ The first call that the store cannot carry out makes it `down`, or `read_only` i
 spaces and keys of failed calls are then checked, again and again, until all of them can be used. Users of the
 store need no timers of their own: every call is passed on, and `on_return` tells when it is worth trying
 again. The log has one line when the store goes and one when it is back.
+
+A store that judges itself (Redis) is believed: then nothing is checked here.
 """
 
 from __future__ import annotations
@@ -13,13 +15,20 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from routecodex.stores.store import CallRefused, Change, Place, Store, Stored, StoreError
-
-Availability = Literal["up", "down", "read_only"]
+from routecodex.stores.store import (
+    Availability,
+    CallRefused,
+    Change,
+    OnAvailability,
+    Place,
+    Store,
+    Stored,
+    StoreError,
+)
 
 OnCall = Callable[[str, float, bool], None]
 """Called after every call: its name, its seconds, and whether the store failed."""
@@ -64,9 +73,14 @@ class MonitoredStore:
         self.on_return: list[Callable[[], object]] = []
         """Called when the store can be used again."""
         self.kind = store.kind
+        self.settle_seconds = store.settle_seconds
+        self.groups = store.groups
+        self.returns = 0
+        """Times that the store came back."""
         # Called for every request: not even one call more.
         self.stamp = store.stamp
         self.stamp_of = store.stamp_of
+        self.uptime = store.uptime
         self._store = store
         self._on_call = on_call
         self._clock = clock
@@ -79,6 +93,20 @@ class MonitoredStore:
         """Space and key of failed calls, and whether a read failed; without a key the whole space."""
         self._checking: asyncio.Task[None] | None = None
         self._closed = False
+        self._judges_itself = store.judge(self._note_status)
+        self._back_at: float | None = None
+
+    @property
+    def missed(self) -> int:
+        """Number of times that changes of others were noticed only by a check."""
+        return self._store.missed
+
+    def judge(self, listener: OnAvailability) -> bool:
+        return self._store.judge(listener)
+
+    def was_back_within(self, seconds: float) -> bool:
+        """Return whether the store came back less than so many seconds ago."""
+        return self._back_at is not None and time.monotonic() - self._back_at < seconds
 
     @property
     def works(self) -> bool:
@@ -107,6 +135,9 @@ class MonitoredStore:
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
         return await self._timed("update", self._store.update(space, key, change, ttl=ttl), space, key)
 
+    async def read_all(self, space: str, *, most: int) -> list[tuple[str, Stored]]:
+        return await self._timed("keys", self._store.read_all(space, most=most), space, None)
+
     async def keys(self, space: str) -> list[str]:
         return await self._timed("keys", self._store.keys(space), space, None)
 
@@ -115,6 +146,12 @@ class MonitoredStore:
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         return await self._timed("trim", self._store.trim(space, entries=entries, size=size), space, None)
+
+    async def spaces(self) -> list[str]:
+        return await self._store.spaces()
+
+    async def describe(self) -> dict[str, Any]:
+        return await self._store.describe()
 
     async def check(self, space: str) -> None:
         await self._store.check(space)
@@ -130,7 +167,9 @@ class MonitoredStore:
         loop = asyncio.get_running_loop()
         began = loop.time()
         # Calls on a whole space may take long when it is large.
-        timer = None if key is None else loop.call_later(self._late_after, self._note_late, op, space, key)
+        timer: asyncio.TimerHandle | None = None
+        if key is not None and not self._judges_itself:
+            timer = loop.call_later(self._late_after, self._note_late, op, space, key)
         failed = False
         try:
             return await call
@@ -150,19 +189,30 @@ class MonitoredStore:
         self._note_failure(op, space, key, late)
 
     def _note_failure(self, op: str, space: str, key: str | None, exc: StoreError) -> None:
-        if self._closed:
-            return
         log.debug("%s of the %s store failed: %s", op, self.kind, exc)
+        if self._closed or self._judges_itself:
+            return
         if len(self._failed) < _MOST_FAILED:
             call = (space, key)
             self._failed[call] = op in ("get", "keys") or self._failed.get(call, False)
-        was_up = self.works
-        self._status = "down" if any(self._failed.values()) else "read_only"
-        if was_up:
-            self._since = self._clock()
-            log.error("the %s store %s: %s", self.kind, _TEXTS[self._status], exc)
+        self._note_outage("down" if any(self._failed.values()) else "read_only", exc)
         if self._checking is None or self._checking.done():
             self._checking = asyncio.ensure_future(self._check_until_back())
+
+    def _note_outage(self, status: Availability, reason: StoreError | None) -> None:
+        was_up, self._status = self.works, status
+        if was_up:
+            self._since = self._clock()
+            log.error("the %s store %s: %s", self.kind, _TEXTS[status], reason)
+
+    def _note_status(self, status: Availability, reason: StoreError | None) -> None:
+        """Note what a store says of itself."""
+        if self._closed:
+            return
+        if status == "up":
+            self._note_return()
+        else:
+            self._note_outage(status, reason)
 
     async def _check_until_back(self) -> None:
         pause = _FIRST_PAUSE
@@ -193,6 +243,8 @@ class MonitoredStore:
         now = self._clock()
         log.warning("the %s store works again after %.3g s", self.kind, max(0.0, now - self._since))
         self._status, self._since = "up", now
+        self._back_at = time.monotonic()
+        self.returns += 1
         self._failed.clear()
         for listener in self.on_return:
             listener()

@@ -11,13 +11,18 @@ from clients; only text that UTF-8 cannot encode is rejected.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from routecodex.stores.uptime import SystemUptime
+
+T = TypeVar("T")
+
 Change = Callable[[bytes | None], bytes | None]
+Availability = Literal["up", "down", "read_only"]
 
 _SPACE = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 
@@ -53,11 +58,44 @@ class Place(NamedTuple):
     key: str
 
 
+OnAvailability = Callable[[Availability, StoreError | None], object]
+"""Called when a store can be used again or no more, with the reason."""
+
+
+GroupChange = Callable[[list[bytes | None]], tuple[list[bytes] | None, T]]
+"""Takes several values, and returns the new ones and a result; None for the values writes nothing."""
+
+
+class GroupUpdates(Protocol):
+    """Changes several values of one space in one atomic step, or none of them."""
+
+    async def update(
+        self, space: str, keys: Sequence[str], change: GroupChange[T], *, id: str, ttl: float
+    ) -> T:
+        """Apply the change, which may run more than once; one that was made by this id is not repeated."""
+        ...
+
+
 class Store(Protocol):
     """Values by space and key; `kind` names the implementation."""
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def missed(self) -> int:
+        """Number of times that changes of others were noticed only by a check."""
+        ...
+
+    @property
+    def groups(self) -> GroupUpdates | None:
+        """Changes several values at once; None for a store that cannot."""
+        ...
+
+    @property
+    def settle_seconds(self) -> float:
+        """Seconds after a write until other processes on other machines know of it."""
+        ...
 
     async def get(self, space: str, key: str) -> Stored | None:
         """Return the value; a damaged one is set aside and counts as missing."""
@@ -82,6 +120,13 @@ class Store(Protocol):
 
         `change` may run in another thread and more than once; it must not call the store. Its exceptions are
         raised here, and nothing is changed.
+        """
+        ...
+
+    async def read_all(self, space: str, *, most: int) -> list[tuple[str, Stored]]:
+        """Return the values of the space with their keys, the least recently written first.
+
+        Of more than `most` it returns the most recently written ones. Damaged values are left out.
         """
         ...
 
@@ -123,11 +168,36 @@ class Store(Protocol):
         """
         ...
 
+    def uptime(self) -> SystemUptime:
+        """Return a clock that all processes of the store share and nobody sets, to judge leases by."""
+        ...
+
+    def was_back_within(self, seconds: float) -> bool:
+        """Return whether the store came back from an outage less than so many seconds ago."""
+        ...
+
+    def judge(self, listener: OnAvailability) -> bool:
+        """Let a store that knows itself whether it can be used tell the listener; False if it does not."""
+        ...
+
+    async def spaces(self) -> list[str]:
+        """Return the spaces that have values, in any order."""
+        ...
+
+    async def describe(self) -> dict[str, Any]:
+        """Return facts about the store for people: `version`, `persistence`, `eviction`, `warnings`."""
+        ...
+
     async def check(self, space: str) -> None:
         """Raise StoreError if the space cannot be read and written now; no value changes."""
         ...
 
     async def close(self) -> None: ...
+
+
+def is_space(name: str) -> bool:
+    """Return whether this is a valid name of a space."""
+    return _SPACE.fullmatch(name) is not None
 
 
 def check_space(space: str) -> None:

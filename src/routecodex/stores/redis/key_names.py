@@ -1,0 +1,79 @@
+"""Names of the keys in Redis, and the stripe of each; pure functions.
+
+All keys of a stripe have one hash tag, so that a cluster keeps them on one server and a script may use them
+together. Spaces with many keys have several stripes, which a cluster spreads over its servers.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from msgspec import Struct
+
+STRIPES = 16
+
+_STRIPED = frozenset({"sessions", "clock", "tools", "responses", "responses.items", "pairs", "thoughts"})
+"""Spaces whose keys are sessions, responses or calls."""
+
+
+class Stripe(Struct, frozen=True):
+    """One part of a space, and the names of its keys."""
+
+    space: str
+    number: int
+    lists: tuple[str, str, str, str]
+    """Keys by version, keys by expiry, sizes, generation."""
+    values: str
+    """Beginning of the names of its values."""
+
+    @property
+    def generation(self) -> str:
+        return self.lists[3]
+
+    @property
+    def place(self) -> str:
+        """Space and number, as a message about a change has them."""
+        return f"{self.space} {self.number}"
+
+    def value(self, key: str) -> str:
+        """Return the name of a value."""
+        return self.values + key
+
+    def aside(self, key: str) -> str:
+        """Return the name for a damaged value."""
+        return f"{self.values.removesuffix('v:')}damaged:{key}"
+
+
+class KeyNames:
+    """The names of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.channel = f"{prefix}:changes"
+        self.epoch = f"{prefix}:epoch"
+        self.probe = f"{prefix}:probe"
+        self.any_generation = f"{prefix}:{{*}}:g"
+        """Pattern of the names of all generations."""
+        self._prefix = prefix
+        self._stripes: dict[str, tuple[Stripe, ...]] = {}
+
+    def stripes(self, space: str) -> tuple[Stripe, ...]:
+        """Return all stripes of a space."""
+        found = self._stripes.get(space)
+        if found is None:
+            count = STRIPES if space in _STRIPED else 1
+            found = self._stripes[space] = tuple(self._stripe(space, number) for number in range(count))
+        return found
+
+    def space_of(self, generation: str) -> str:
+        """Return the space that the name of a generation belongs to."""
+        return generation.removeprefix(f"{self._prefix}:{{").rpartition(".")[0]
+
+    def stripe(self, space: str, key: str) -> Stripe:
+        """Return the stripe of a key."""
+        every = self.stripes(space)
+        return every[0] if len(every) == 1 else every[crc32(key.encode()) % STRIPES]
+
+    def _stripe(self, space: str, number: int) -> Stripe:
+        tag = f"{self._prefix}:{{{space}.{number}}}:"
+        lists = (f"{tag}i", f"{tag}x", f"{tag}s", f"{tag}g")
+        return Stripe(space, number, lists, f"{tag}v:")

@@ -1,0 +1,334 @@
+"""Calls of Redis: bounded in time, judged by the circuit, and its clock.
+
+A pooled connection that the server closed meanwhile is no outage: a call that finds one is sent once more.
+For a write that is safe, because its script recognises its id. A call that this process itself delayed (it
+was stopped, or very busy) is sent once more too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from redis.asyncio import RedisCluster
+from redis.exceptions import NoScriptError, RedisError
+
+from routecodex.stores.redis.circuit import Circuit
+from routecodex.stores.redis.clients import close_client, open_client, run_together
+from routecodex.stores.redis.failures import ReplicasBehind, StoreGone, WritesRefused, failure_kind
+from routecodex.stores.redis.key_names import KeyNames
+from routecodex.stores.redis.options import POOL_SIZE, RedisOptions
+from routecodex.stores.redis.scripts import CHECK_TIME, START_EPOCH, LuaScript
+from routecodex.stores.store import CallRefused, DamagedValue, StoreError
+from routecodex.stores.uptime import STORE_CLOCK, UNKNOWN, SystemUptime
+
+_LAG = 0.05
+"""Seconds that a timer may be late before this process counts as busy itself."""
+_PROBE_MS = 60_000
+
+T = TypeVar("T")
+Send = Callable[[], Awaitable[T]]
+
+
+class RedisLink:
+    """The way to Redis; `on_return` prepares the store after every outage, before calls are let through."""
+
+    def __init__(
+        self, options: RedisOptions, names: KeyNames, *, on_return: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.options = options
+        self.circuit = Circuit(self._come_back)
+        self.lost_data = False
+        """The server has other data than before the outage: none, or that of an older copy."""
+        self._names = names
+        self._on_return = on_return
+        self._client = open_client(options)
+        self._slots = asyncio.Semaphore(POOL_SIZE)
+        self._epoch = ""
+        self._offset_us: float | None = None
+        """Microseconds between this machine's monotonic clock and the server's clock."""
+        self._starting: asyncio.Task[None] | None = None
+        self._is_started = False
+
+    def uptime(self) -> SystemUptime:
+        """Return the server's time; unknown before the first contact."""
+        if self._offset_us is None or not self._epoch:
+            return UNKNOWN
+        return SystemUptime(f"{STORE_CLOCK}{self._epoch}", int(self.now_us() // 1000))
+
+    def now_us(self) -> float:
+        """Return the server's time in microseconds, as last measured."""
+        return time.monotonic() * 1e6 + (self._offset_us or 0.0)
+
+    def deadline_us(self) -> float:
+        """Return the server's time until which a write that is sent now may be carried out."""
+        return self.now_us() + self.options.timeout * 1e6
+
+    def correct_clock(self, server_us: float) -> None:
+        """Use the time that the server has just reported."""
+        self._offset_us = server_us - time.monotonic() * 1e6
+
+    async def run(
+        self, script: LuaScript, keys: Sequence[str], *args: Any, writes: bool, replicas: int = 0
+    ) -> Any:
+        """Run a script; StoreError if that is not possible now.
+
+        After StoreGone it is not known whether a write was carried out; after any other error it was not.
+        With `replicas`, so many must have the write too; ReplicasBehind if they do not in time.
+        """
+        await self.start()
+        self.circuit.check(writes=writes)
+        if replicas:
+            return await self._call(lambda: self._evaluate_and_wait(script, keys, args, replicas))
+        return await self._call(lambda: self._evaluate(script, keys, args))
+
+    async def run_uncircuited(self, script: LuaScript, keys: Sequence[str], *args: Any) -> Any:
+        """Run a script whatever the circuit says: part of the return after an outage."""
+        return await self._probe(lambda: self._evaluate(script, keys, args))
+
+    async def accept_data(self) -> None:
+        """Go on with the data that the server has now."""
+        if not self._epoch:
+            await self._probe(self._start_epoch)
+        self.lost_data = False
+
+    async def command(self, *args: Any, writes: bool = False) -> Any:
+        """Run a command on a key; errors are as in `run`."""
+        await self.start()
+        self.circuit.check(writes=writes)
+        return await self._call(lambda: self._client.execute_command(*args))
+
+    async def generations(self, keys: Sequence[str]) -> list[int]:
+        """Return the generations of stripes, in one round trip."""
+        self.circuit.check(writes=False)
+        values = await self._call(lambda: self._get_many(keys))
+        return [int(value or 0) for value in values]
+
+    async def scan(self, pattern: str) -> list[str]:
+        """Return the names of all keys that match; takes long on a large server."""
+        await self.start()
+        self.circuit.check(writes=False)
+        try:
+            return [name.decode() async for name in self._client.scan_iter(match=pattern, count=1000)]
+        except (RedisError, OSError) as exc:
+            raise self._translated(exc) from exc
+
+    async def info(self) -> Mapping[str, Any]:
+        """Return what the server tells of itself."""
+        await self.start()
+        self.circuit.check(writes=False)
+        found: Mapping[str, Any] = await self._call(self._client.info)
+        return found
+
+    async def setting(self, name: str) -> str | None:
+        """Return a setting of the server; None if the user may not read it."""
+        try:
+            found = await self._call(lambda: self._client.execute_command("CONFIG GET", name))
+        except StoreError:
+            return None
+        values = list(found.values()) if isinstance(found, dict) else list(found)[1:]
+        return _decoded(values[0]) if values else None
+
+    async def measure(self) -> None:
+        """Measure the server's clock, and note whether it lost its data."""
+        self.circuit.check(writes=False)
+        await self._call(self._measure)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        await self.circuit.close()
+        await close_client(self._client)
+
+    async def start(self) -> None:
+        """Connect with the first call; other calls wait for that."""
+        if self._is_started:
+            return
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._connect())
+        await asyncio.shield(self._starting)
+
+    async def _connect(self) -> None:
+        try:
+            await self._come_back()
+        except WritesRefused as exc:
+            self.circuit.refuse_writes(exc)
+        except StoreError as exc:
+            self.circuit.fail(exc)
+        self._is_started = True
+
+    async def _come_back(self) -> None:
+        """Raise StoreGone or WritesRefused, or prepare everything for calls."""
+        await self._drop_idle_connections()
+        refusal: WritesRefused | None = None
+        try:
+            await self._probe(self._ping)
+        except WritesRefused as exc:
+            refusal = exc
+        await self._probe(self._measure)
+        if not self._epoch and refusal is None:
+            await self._probe(self._start_epoch)
+        await self._on_return()
+        if refusal is not None:
+            raise refusal
+
+    async def _probe(self, send: Send[T]) -> T:
+        """Send once, without asking the circuit, which is open."""
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                return await send()
+        except TimeoutError as exc:
+            raise StoreGone(f"no answer from {self.options.address.shown}") from exc
+        except (RedisError, OSError) as exc:
+            raise self._translated(exc) from exc
+
+    async def _ping(self) -> None:
+        client = self._client
+        if isinstance(client, RedisCluster):
+            await client.initialize()
+            for node in client.get_primaries():
+                await client.execute_command("PING", target_nodes=node)
+        await client.execute_command("SET", self._names.probe, "1", "PX", _PROBE_MS)
+
+    async def _measure(self) -> None:
+        began = time.monotonic()
+        epoch, seconds, micros = await self._evaluate(CHECK_TIME, [self._names.epoch], ())
+        middle = (began + time.monotonic()) / 2
+        self._offset_us = int(seconds) * 1e6 + int(micros) - middle * 1e6
+        found = epoch.decode() if epoch is not None else ""
+        if self._epoch and found != self._epoch:
+            self.lost_data = True
+        self._epoch = found
+
+    async def _start_epoch(self) -> None:
+        found = await self._evaluate(START_EPOCH, [self._names.epoch], (secrets.token_hex(8),))
+        self._epoch = found.decode()
+
+    async def _drop_idle_connections(self) -> None:
+        """Close connections that the outage may have left half open: each would delay one call."""
+        client = self._client
+        if isinstance(client, RedisCluster):
+            await client.aclose()
+        else:
+            await client.connection_pool.disconnect(inuse_connections=False)
+
+    async def _evaluate(self, script: LuaScript, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
+
+    async def _evaluate_and_wait(
+        self, script: LuaScript, keys: Sequence[str], args: Sequence[Any], replicas: int
+    ) -> Any:
+        """Run a script, then WAIT on the same connection: it counts the writes of that connection alone."""
+        wait = ("WAIT", replicas, max(1, int(self.options.timeout * 800)))
+        call = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        result, count = await run_together(self._client, keys[0], (call, wait))
+        if isinstance(result, NoScriptError):
+            call = ("EVAL", script.text, len(keys), *keys, *args)
+            result, count = await run_together(self._client, keys[0], (call, wait))
+        for reply in (result, count):
+            if isinstance(reply, Exception):
+                raise reply
+        if result[0] == b"ok" and count < replicas:
+            shown = self.options.address.shown
+            raise ReplicasBehind(
+                f"{shown}: {count} of {replicas} replicas have the write (store.wait_replicas)"
+            )
+        return result
+
+    async def _get_many(self, keys: Sequence[str]) -> list[Any]:
+        client = self._client
+        if not isinstance(client, RedisCluster):
+            found: list[Any] = await client.mget(keys) if keys else []
+            return found
+        pipeline = client.pipeline()
+        for key in keys:
+            pipeline.get(key)
+        replies: list[Any] = await pipeline.execute()
+        return replies
+
+    async def _call(self, send: Send[T]) -> T:
+        """Send a call, once more if a stale connection or this process itself was the cause of a failure."""
+        try:
+            return await self._send(send)
+        except _SendAgain:
+            pass
+        try:
+            return await self._send(send)
+        except _SendAgain as again:
+            error = StoreGone(f"{self.options.address.shown}: {again.reason}")
+            self.circuit.fail(error)
+            raise error from again
+
+    async def _send(self, send: Send[T]) -> T:
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + self.options.timeout
+        timeout = asyncio.timeout_at(limit)
+        sent = limit
+        try:
+            async with timeout, self._slots:
+                self.circuit.waiting.add(timeout)
+                sent = loop.time()
+                return await send()
+        except TimeoutError as exc:
+            raise self._late(limit, sent) from exc
+        except (RedisError, OSError) as exc:
+            raise self._failed(exc) from exc
+        finally:
+            self.circuit.waiting.discard(timeout)
+
+    def _late(self, limit: float, sent: float) -> Exception:
+        """Return the error of a call that did not end in time; its cause may be this process."""
+        now = asyncio.get_running_loop().time()
+        text = f"no answer from {self.options.address.shown} in {self.options.timeout:g} s"
+        if self.circuit.is_open:
+            return StoreGone(text)
+        if now - limit > _LAG:
+            return _SendAgain(text)
+        error = StoreGone(text)
+        if limit - sent >= self.options.timeout / 2:
+            self.circuit.fail(error)
+        return error
+
+    def _failed(self, exc: Exception) -> Exception:
+        error = self._translated(exc)
+        if isinstance(error, WritesRefused):
+            self.circuit.refuse_writes(error)
+        if isinstance(error, StoreGone):
+            return StoreGone(str(error)) if self.circuit.is_open else _SendAgain(_text(exc))
+        return error
+
+    def _translated(self, exc: Exception) -> StoreError:
+        text = f"{self.options.address.shown}: {_text(exc)}"
+        match failure_kind(exc):
+            case "connection" | "script":
+                return StoreGone(text)
+            case "read_only":
+                return WritesRefused(text)
+            case "damaged":
+                return DamagedValue(text)
+            case "refused":
+                return CallRefused(text)
+
+
+class _SendAgain(Exception):
+    """A call that may be sent once more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _decoded(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _text(exc: Exception) -> str:
+    return " ".join(str(exc).split())[:300] or type(exc).__name__

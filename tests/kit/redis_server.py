@@ -1,0 +1,139 @@
+"""Real servers of Redis or Valkey, each on a free port of its own, ended by pid.
+
+They come from the system's packages and are installed when they are missing (Debian: `redis-server`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+_INSTALL = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends"]
+_INSTALL_SECONDS = 600
+_PATIENCE = 20.0
+
+
+@functools.cache
+def server_program() -> str:
+    """Return the path of redis-server; install it if it is missing, or skip the test."""
+    found = shutil.which("redis-server")
+    if found is None and shutil.which("apt-get") and os.geteuid() == 0:
+        package = [*_INSTALL, "redis-server"]
+        for command in (package, ["apt-get", "update", "-q"], package):
+            subprocess.run(command, capture_output=True, timeout=_INSTALL_SECONDS, check=False)
+            found = shutil.which("redis-server")
+            if found is not None:
+                break
+    if found is None:
+        pytest.skip("redis-server is missing and cannot be installed here: `apt-get install redis-server`")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One process of redis-server (or valkey-server); without persistence unless `saves`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        saves: bool = False,
+        program: str | None = None,
+        password: str | None = None,
+        sentinel: bool = False,
+        tls_port: int = 0,
+    ) -> None:
+        self.port = free_port()
+        self.tls_port = tls_port
+        self.password = password
+        self._directory = directory
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._options = list(options)
+        self._saves = saves
+        self._program = program or server_program()
+        self._sentinel = sentinel
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        login = f":{self.password}@" if self.password else ""
+        return f"redis://{login}127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server, again on the same port, and wait until it answers."""
+        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+        if self._sentinel:
+            arguments = [self._options[0], "--sentinel", *arguments]
+        else:
+            kept = (
+                ["--appendonly", "yes", "--appendfsync", "always"] if self._saves else ["--appendonly", "no"]
+            )
+            login = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
+            arguments += ["--save", "", *kept, *login, *self._options]
+        with (self._directory / f"{self.port}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, *arguments], stdout=log, stderr=subprocess.STDOUT
+            )
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until the server answers."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+                return
+            except redis.RedisError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+
+    def client(self, **settings: Any) -> redis.Redis:
+        """Return a blocking client for the test itself."""
+        plain = {"port": self.port, "retry": Retry(NoBackoff(), 0), "password": self.password}
+        return redis.Redis(host="127.0.0.1", socket_timeout=5, protocol=2, **{**plain, **settings})
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the server without a chance to save."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    stop = kill
+
+
+def close_all(servers: Iterable[RedisServer]) -> None:
+    for server in servers:
+        server.kill()

@@ -1,0 +1,183 @@
+"""TLS, passwords, sentinels and clusters, each with real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from routecodex.stores.redis.store import RedisStore
+from routecodex.stores.store import StoreError
+from tests.kit.redis_server import RedisServer, close_all, free_port
+from tests.kit.redis_sets import knows_replica, start_cluster, start_replicated, wait_for_replica
+from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
+
+
+async def test_a_password_is_needed_and_used(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, password="p@ss word")
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "ann", "on", ">other", "~*", "&*", "+@all")
+    try:
+        for login in (":p%40ss%20word@", "ann:other@"):
+            async with nodes(f"redis://{login}127.0.0.1:{server.port}", 1) as (one,):
+                await one.put("sessions", "s-1", b"1")
+                assert await value_of(one, "sessions", "s-1") == b"1"
+        denied = open_node(f"redis://127.0.0.1:{server.port}")
+        with pytest.raises(StoreError, match="Authentication required"):
+            await denied.get("sessions", "s-1")
+        await denied.close()
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> trustme.CA:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name, issued in (("server", ca.issue_cert("127.0.0.1")), ("client", ca.issue_cert("gateway"))):
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / f"{name}.pem")
+    return ca
+
+
+def tls_server(directory: Path, *options: str) -> RedisServer:
+    port = str(free_port())
+    pem = str(directory / "server.pem")
+    files = ("--tls-cert-file", pem, "--tls-key-file", pem, "--tls-ca-cert-file", str(directory / "ca.pem"))
+    return RedisServer(directory / "data", *options, "--tls-port", port, *files, tls_port=int(port))
+
+
+async def test_tls_checks_the_certificate_and_presents_one(tmp_path: Path, authority: trustme.CA) -> None:
+    server = tls_server(tmp_path, "--tls-auth-clients", "yes")
+    ca, pem = str(tmp_path / "ca.pem"), str(tmp_path / "client.pem")
+    url = f"rediss://127.0.0.1:{server.tls_port}"
+    try:
+        one, two = (open_node(url, ca_file=ca, cert_file=pem) for _ in range(2))
+        await two.get("sessions", "s-1")
+        version = await one.put("sessions", "s-1", b"1")
+        await eventually(lambda: two.stamp_of("sessions", "s-1") == version)
+        stranger, nobody = open_node(url, cert_file=pem), open_node(url, ca_file=ca)
+        with pytest.raises(StoreError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            await stranger.get("sessions", "s-1")
+        with pytest.raises(StoreError):
+            await nobody.get("sessions", "s-1")
+        trusting = open_node(url, cert_file=pem, verify=False)
+        assert await value_of(trusting, "sessions", "s-1") == b"1"
+        for store in (one, two, stranger, nobody, trusting):
+            await store.close()
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Iterator[list[RedisServer]]:
+    servers = start_replicated(tmp_path)
+    yield servers
+    close_all(servers)
+
+
+async def test_the_store_follows_a_failover_of_sentinels(replicated: list[RedisServer]) -> None:
+    master, replica, *sentinels = replicated
+    hosts = ",".join(f"127.0.0.1:{one.port}" for one in sentinels)
+    await eventually(lambda: all(knows_replica(one) for one in sentinels))
+    async with nodes(f"redis+sentinel://{hosts}/mymaster", 2, timeout=0.5) as (one, two):
+        assert await one.update("sessions", "count", add_one) == b"1"
+        with master.client() as client:
+            assert client.execute_command("WAIT", 1, 5000) == 1
+        master.kill()
+
+        async def counts() -> bool:
+            try:
+                return await one.update("sessions", "count", add_one) is not None
+            except StoreError:
+                return False
+
+        await eventually(counts)
+        await eventually(lambda: is_up(two))
+        assert await value_of(two, "sessions", "count") == b"2"
+        with replica.client() as client:
+            info: Any = client.info("replication")
+            assert info["role"] == "master"
+
+
+async def test_counts_wait_for_replicas_and_are_undone_without(tmp_path: Path) -> None:
+    master = RedisServer(tmp_path / "master")
+    replica = RedisServer(tmp_path / "replica", "--replicaof", f"127.0.0.1 {master.port}")
+    wait_for_replica(master)
+    one = open_node(master.url, timeout=1.0, wait_replicas=1)
+    try:
+        assert await one.update("sessions", "count", add_one) == b"1"
+        with replica.client() as client:
+            assert client.keys("routecodex:{sessions.*}:v:count")
+        replica.freeze()
+        with pytest.raises(StoreError, match="0 of 1 replicas"):
+            await one.update("sessions", "count", add_one)
+        # Other spaces do not wait, and nothing is down.
+        await one.put("health", "glm", b"1")
+        await eventually(lambda: is_value(one, b"1"))
+        replica.thaw()
+        assert await one.update("sessions", "count", add_one) == b"2"
+    finally:
+        await one.close()
+        replica.thaw()
+        close_all([master, replica])
+
+
+async def is_value(store: RedisStore, value: bytes) -> bool:
+    return await value_of(store, "sessions", "count") == value
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[RedisServer]]:
+    servers = start_cluster(tmp_path)
+    yield servers
+    close_all(servers)
+
+
+async def test_a_cluster_holds_all_spaces_and_every_node_hears_of_changes(
+    cluster: list[RedisServer],
+) -> None:
+    hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    async with nodes(f"redis+cluster://{hosts}", 2) as (one, two):
+        keys = [f"s-{number}" for number in range(64)]
+        for key in keys:
+            await two.get("sessions", key)
+            await one.put("sessions", key, b"1")
+        await eventually(lambda: all(two.stamp_of("sessions", key) > 0 for key in keys))
+        assert sorted(await two.keys("sessions")) == sorted(keys)
+        await asyncio.gather(
+            *(store.update("sessions", "count", add_one) for store in (one, two) for _ in range(10))
+        )
+        assert await value_of(two, "sessions", "count") == b"20"
+        assert len(await one.read_all("sessions", most=100)) == 65
+        assert await one.trim("sessions", entries=10, size=1_000_000) == 55
+        sizes: list[Any] = []
+        for server in cluster:
+            with server.client() as client:
+                sizes.append(client.dbsize())
+        assert min(sizes) > 0
+    lonely = open_node(f"redis+cluster://{hosts}", wait_replicas=1, timeout=1.0)
+    with pytest.raises(StoreError, match="0 of 1 replicas"):
+        await lonely.put("sessions", "s-0", b"2")
+    await lonely.close()
+
+
+async def test_a_cluster_that_lost_a_server_is_down_until_it_is_back(cluster: list[RedisServer]) -> None:
+    hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    async with nodes(f"redis+cluster://{hosts}", 1, timeout=1.0) as (one,):
+        cluster[2].kill()
+
+        async def fails(store: RedisStore) -> bool:
+            try:
+                await asyncio.gather(*(store.get("sessions", f"s-{number}") for number in range(64)))
+            except StoreError:
+                return True
+            return False
+
+        await eventually(lambda: fails(one))
+        cluster[2].start()
+        await eventually(lambda: is_up(one))
+        await one.put("sessions", "s-1", b"1")
