@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from routecodex.accounting.ledger_file import LedgerBatch, LedgerFile, LedgerRow
 from routecodex.accounting.ledger_schema import CALL_COLUMNS, REQUEST_COLUMNS
 
+DAY = 86_400
 MIDNIGHT = 1_774_396_800
 """2026-03-25T00:00:00Z, in seconds; four days later Europe's clocks go forward."""
 
@@ -81,6 +82,8 @@ def _tuple(row: dict[str, Any], columns: tuple[str, ...]) -> LedgerRow:
     return tuple(row[name] for name in columns)
 
 
-def ledger_file(path: Path, *, timezone: str = "UTC") -> LedgerFile:
-    """Return a ledger that is written in this process."""
-    return LedgerFile(path, server="main", timezone=timezone)
+def ledger_file(
+    path: Path, *, timezone: str = "UTC", now: Callable[[], float] = lambda: MIDNIGHT + 100 * DAY
+) -> LedgerFile:
+    """Return a ledger that is written in this process, long after its rows."""
+    return LedgerFile(path, server="main", timezone=timezone, now=now)

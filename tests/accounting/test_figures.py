@@ -36,7 +36,7 @@ def test_the_rate_of_cache_hits_is_a_share_of_the_whole_input() -> None:
 
 @pytest.mark.parametrize(
     ("usd", "text"),
-    [(0.0, "$0.00000"), (16.79, "$16.79"), (0.1234, "$0.1234"), (0.000_12, "$0.00012"), (1e-7, "<$0.00001")],
+    [(0.0, "$0.00"), (16.79, "$16.79"), (0.1234, "$0.1234"), (0.000_12, "$0.00012"), (1e-7, "<$0.00001")],
 )
 def test_an_amount_is_short_and_never_looks_like_nothing(usd: float, text: str) -> None:
     assert show_usd(usd) == text
@@ -51,7 +51,7 @@ def test_an_amount_is_short_and_never_looks_like_nothing(usd: float, text: str) 
             Figures(2, 0, 10, 5, cost=0.5, cost_unknown=1),
             "2 requests, 10 in (0% cached), 5 out, $0.5000 (1 without a price)",
         ),
-        (Figures(), "0 requests, 0 in, 0 out, $0.00000"),
+        (Figures(), "0 requests, 0 in, 0 out, $0.00"),
     ],
     ids=["all", "unknown", "partly unknown", "none"],
 )

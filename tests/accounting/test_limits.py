@@ -79,6 +79,7 @@ def test_two_limits_on_the_same_use_count_each_for_themselves() -> None:
 def test_the_text_is_shown_as_written() -> None:
     assert [limit(text).text for text in ("$20/day", " 2M  tokens / week ")] == ["$20/day", "2M tokens/week"]
     assert limit("$20/day").name == "client laptop $20/day"
+    assert limit("$5/day", models=("claude-opus-*",)).name == "client laptop $5/day for claude-opus-*"
     assert limit("$20/day").describe(3_210_000_000) == "$3.21"
     assert limit("$20/day").show(3_210_000_000) == 3.21
     assert limit("5 requests/day").describe(3) == "3"

@@ -111,6 +111,18 @@ def test_windows_survive_a_restart(file: Path) -> None:
     after.close()
 
 
+def test_limits_of_before_and_after_a_reload_count_together(counters: SharedCounters) -> None:
+    before = limits("5 requests/day", concurrent=5)
+    first, second = (admitted(counters.reserve(before, [1, 1], NOW)) for _ in range(2))
+    after = limits("6 requests/day", concurrent=5)
+    third = admitted(counters.reserve(after, [1, 1], NOW))
+    counters.settle(first, [1, 0], NOW)
+    assert state(counters, after) == state(counters, before) == [(1, 2), (0, 2)]
+    counters.settle(third, [1, 0], NOW)
+    counters.settle(second, [1, 0], NOW)
+    assert state(counters, after) == state(counters, before) == [(3, 0), (0, 0)]
+
+
 def test_a_window_that_ends_makes_room(counters: SharedCounters) -> None:
     rows = limits("1 requests/60s")
     counters.settle(admitted(counters.reserve(rows, [1], NOW)), [1], NOW)
@@ -131,6 +143,17 @@ def test_a_clock_set_back_frees_nothing(counters: SharedCounters) -> None:
     counters.settle(admitted(counters.reserve(rows, [1, 5], NOW)), [1, 5], NOW)
     refused(counters.reserve(rows, [1, 5], NOW - 3 * DAY))
     assert state(counters, rows, NOW - 3 * DAY) == [(1, 0), (5, 0)]
+
+
+@pytest.mark.parametrize("window", ["day", "60s"])
+def test_use_beyond_all_bounds_stays_used(counters: SharedCounters, window: str) -> None:
+    rows = make_limits("client:laptop", [LimitConfig(limit=f"5 tokens/{window}", mode="shadow")])
+    for _ in range(3):
+        counters.settle(admitted(counters.reserve(rows, [1], NOW)), [10**30], NOW)
+    [(used, reserved)] = state(counters, rows)
+    assert (used > 10**18, reserved) == (True, 0)
+    refused(counters.reserve(limits(f"5 tokens/{window}"), [1], NOW))
+    assert state(counters, rows, NOW + DAY) == [(0, 0)]
 
 
 def test_reset_sets_use_to_zero_and_keeps_reservations(counters: SharedCounters) -> None:
@@ -340,8 +363,14 @@ class Interleaving(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), tokens=st.integers(0, 60), nanos=st.integers(0, 120))
     def reserve(self, which: int, tokens: int, nanos: int) -> None:
-        process = self.processes[which]
-        reserved = process.reserve(self.rows, [1, tokens, nanos, 1], self.now)
+        process, amounts = self.processes[which], [1, tokens, nanos, 1]
+        figures = process.figures(self.rows, self.now)
+        fits = all(
+            row.used + row.reserved + amount <= row.limit.max
+            for row, amount in zip(figures, amounts, strict=True)
+        )
+        reserved = process.reserve(self.rows, amounts, self.now)
+        assert isinstance(reserved, LimitReservation) == fits
         in_window = [row for row in self.used if self.now <= row[0] + 60 * MICROS]
         free = 6 - len(in_window) - len(self.held)
         if isinstance(reserved, LimitReservation):

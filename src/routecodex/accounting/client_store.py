@@ -144,15 +144,22 @@ def _with_client(stored: StoredClients, name: str, client: StoredClient | None) 
 class ClientDirectory:
     """The clients of file and store; `table` is always the latest known.
 
-    `watch` keeps it up to date with other processes. `limit_use` supplies what is used of limits.
+    `watch` keeps it up to date with other processes. `limit_use` supplies what is used of limits. While the
+    store does not work (`works`), a key that is not known may be one that was made meanwhile.
     """
 
-    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        works: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.table: ClientTable = NO_CLIENTS
         self.use = ClientUse(store, clock=clock)
         self.limit_use: LimitUse = UnknownUse()
-        self._store = store
         self._clock = clock
+        self._works = works
         self._cell: Cell[StoredClients] = Cell(store, _FORMAT, cached=1, cached_bytes=_CACHED_BYTES, ttl=None)
         self._config = Config()
         self._stored = _EMPTY
@@ -183,7 +190,8 @@ class ClientDirectory:
             or config.has_clients
             or not is_loopback(config.server.host)
         )
-        self.table = build_table(config, self._stored, incomplete=self._unread if fails_closed else "")
+        incomplete = self._unread if fails_closed else ""
+        self.table = build_table(config, self._stored, incomplete=incomplete, works=self._works)
 
     @property
     def _damage(self) -> bool:
@@ -196,8 +204,7 @@ class ClientDirectory:
             return
         try:
             stored = await self._cell.read(_KEY)
-            # An empty value is never stored: one that reads so is damaged.
-            unread = _DAMAGED if stored is _EMPTY and self._store.stamp_of(_SPACE, _KEY) != 0 else ""
+            unread = _DAMAGED if self._cell.is_damaged(_KEY) else ""
         except StoreError as exc:
             stored, unread = self._stored, self._unread and f"the store cannot be read ({exc})"
         changed = (stored, unread) != (self._stored, self._unread)

@@ -1,4 +1,4 @@
-"""When each client was last served, and how many of its requests run in this process now.
+"""When each client was last served, and how many of its requests run now.
 
 Kept in memory, and written to the store seldom: a request pays for two dict entries.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from msgspec.json import Decoder
 
+from routecodex.accounting.running_requests import RunningRequests
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 
@@ -23,7 +24,10 @@ _decoder = Decoder(dict[str, float])
 
 
 class ClientUse:
-    """Last use and running requests of every client; `clock` returns seconds since the epoch."""
+    """Last use and running requests of every client; `clock` returns seconds since the epoch.
+
+    `shared` has the running requests of all workers; None if there is one worker.
+    """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -32,12 +36,15 @@ class ClientUse:
         self._unsaved: set[str] = set()
         self._running: dict[str, int] = {}
         self._next_write = 0.0
+        self.shared: RunningRequests | None = None
 
     def enter(self, name: str) -> None:
         """Note the start of a request."""
         self._last[name] = self._clock()
         self._unsaved.add(name)
-        self._running[name] = self._running.get(name, 0) + 1
+        running = self._running[name] = self._running.get(name, 0) + 1
+        if self.shared is not None:
+            self.shared.show(name, running)
 
     def leave(self, name: str) -> None:
         """Note the end of a request."""
@@ -46,10 +53,18 @@ class ClientUse:
             self._running[name] = running
         else:
             del self._running[name]
+        if self.shared is not None:
+            self.shared.show(name, running)
 
     def in_flight(self, name: str) -> int:
-        """Return the number of requests of a client that run in this process."""
-        return self._running.get(name, 0)
+        """Return the number of requests of a client that run now, in all workers."""
+        running = self._running.get(name, 0)
+        return running if self.shared is None else max(running, self.shared.total(name))
+
+    def refresh(self) -> None:
+        """Show the other workers again what runs in this one."""
+        if self.shared is not None:
+            self.shared.refresh(self._running)
 
     async def last_used(self) -> dict[str, float]:
         """Return the time of the last request of each client, of all processes that have written theirs."""
@@ -76,6 +91,8 @@ class ClientUse:
         """Drop a client that was revoked: another one may get its name."""
         self._last.pop(name, None)
         self._unsaved.discard(name)
+        if self.shared is not None:
+            self.shared.forget(name)
         with contextlib.suppress(StoreError):
             await self._store.update(_SPACE, _KEY, lambda raw: _without(raw, name))
 

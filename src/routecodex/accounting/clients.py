@@ -7,7 +7,7 @@ can choose the digest of a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -185,7 +185,8 @@ class ClientTable:
     """All clients and teams at one moment.
 
     `needs_key`: requests are refused even if there is no client, because other machines reach the gateway.
-    `incomplete` is the reason why some clients may be missing; then a key that is not found is not wrong.
+    `incomplete` is the reason why some clients may be missing; then a key that is not found is not wrong. Nor
+    is one while the store does not work (`works`): another node may have made it since.
     """
 
     def __init__(
@@ -196,7 +197,9 @@ class ClientTable:
         revoked: Mapping[str, str],
         needs_key: bool,
         incomplete: str = "",
+        works: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._works = works
         self.clients = dict(clients)
         self.teams = dict(teams)
         self._revoked = revoked
@@ -261,6 +264,9 @@ class ClientTable:
         self._require_complete()
         if not self._requires_key:
             return None
+        if not self._works():
+            message = "the key is not known here, and the store of client keys is down; try again later"
+            raise Overloaded(message, code="store_unavailable", details={})
         raise KeyRefused("the key is not one of this gateway's client keys", details={})
 
     def _require_complete(self) -> None:
@@ -280,7 +286,13 @@ NO_CLIENTS = ClientTable({}, teams={}, revoked={}, needs_key=False)
 """The table of a gateway without clients on this machine alone."""
 
 
-def build_table(config: Config, stored: StoredClients, *, incomplete: str = "") -> ClientTable:
+def build_table(
+    config: Config,
+    stored: StoredClients,
+    *,
+    incomplete: str = "",
+    works: Callable[[], bool] = lambda: True,
+) -> ClientTable:
     """Return the clients of file and store; a name or key that is in both belongs to the file.
 
     `incomplete` is the reason why clients of the store may be missing.
@@ -302,7 +314,12 @@ def build_table(config: Config, stored: StoredClients, *, incomplete: str = "") 
     teams = {name: _team(name, row, clients.values()) for name, row in config.teams.items()}
     needs_key = not is_loopback(config.server.host)
     return ClientTable(
-        clients, teams=teams, revoked=stored.revoked, needs_key=needs_key, incomplete=incomplete
+        clients,
+        teams=teams,
+        revoked=stored.revoked,
+        needs_key=needs_key,
+        incomplete=incomplete,
+        works=works,
     )
 
 

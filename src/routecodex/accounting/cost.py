@@ -208,8 +208,12 @@ class TargetPrice:
 
     def parts(self, usage: Usage) -> CostParts | None:
         """Return the cost by part, from the prices alone; None if they are unknown."""
-        rates = self._rates_of(usage.input, usage.mode)
+        rates = self.rates(usage)
         return None if rates is None else CostParts(rates.amounts(usage))
+
+    def rates(self, usage: Usage) -> TokenRates | None:
+        """Return the prices that hold for one answer; None if they are unknown."""
+        return self._rates_of(usage.input, usage.mode)
 
     def reservation(self, input_tokens: int, output_tokens: int, mode: str = "") -> int | None:
         """Return the most that a call with so many tokens can cost, in 10⁻⁹ USD; None if unknown."""

@@ -186,10 +186,9 @@ class CounterFile:
 
     def lock(self) -> None:
         """Begin a step; others may have made steps since the last one, and the file may have grown."""
-        if self._is_locked:
-            return
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _STEP_BYTE)
-        self._is_locked = True
+        if not self._is_locked:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _STEP_BYTE)
+            self._is_locked = True
         cells = self.cells
         if cells[_LAST_STEP] != self._token:
             cells[_LAST_STEP] = self._token

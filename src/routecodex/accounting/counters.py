@@ -48,7 +48,7 @@ class LimitEvent:
 
 
 class LimitReservation:
-    """What one request has reserved, by limit; `events` are those of settling it.
+    """Amounts that one request has reserved, by limit; `events` are those of settling it.
 
     `generation` says in which row of the counters the amounts are.
     """
@@ -119,6 +119,9 @@ class LimitCounters(Protocol):
 
     def beat(self) -> None:
         """Show that this process is alive, and drop reservations of processes that are not."""
+
+    async def flush(self) -> None:
+        """Wait until everything is counted that was settled."""
 
     def close(self) -> None:
         """Release the reservations of this process."""

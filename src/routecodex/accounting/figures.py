@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from routecodex.accounting.cost import UNKNOWN
 
@@ -76,12 +77,13 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
 
 def total(rows: Iterable[Figures]) -> Figures:
     """Return the sum of figures."""
-    return sum(rows, Figures())
+    columns = tuple(zip(*map(astuple, rows), strict=True))
+    return Figures(*map(sum, columns))
 
 
 def show_usd(usd: float) -> str:
-    """Return an amount for people: `$3.21`, `$0.1234`, `$0.00012`, `<$0.00001`."""
-    decimals = 2 if usd >= 1 else 4 if usd >= 0.01 else 5
+    """Return an amount for people: `$3.21`, `$0.1234`, `$0.00012`, `<$0.00001`, `$0.00`."""
+    decimals = 2 if usd >= 1 or not usd else 4 if usd >= 0.01 else 5
     text = f"{usd:.{decimals}f}"
     return f"${text}" if float(text) or not usd else f"<$0.{'0' * (decimals - 1)}1"
 

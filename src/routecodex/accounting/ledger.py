@@ -29,6 +29,7 @@ _BATCH_SECONDS = 0.2
 _MAX_PENDING = 20_000
 _PRUNE_SECONDS = 60.0
 _PRUNE_STEPS = 20
+_BACKFILL_SECONDS = 0.2
 _ERRORS = (sqlite3.Error, OSError, UnknownLedgerVersion)
 
 
@@ -40,6 +41,7 @@ class LedgerOptions(Struct, frozen=True, kw_only=True):
     timezone: str = "UTC"
     keep_days: int = 90
     max_mb: int = 1024
+    detail_days: int = 0
 
 
 class Ledger(Generic[T]):
@@ -113,6 +115,14 @@ class Ledger(Generic[T]):
             await asyncio.sleep(0)
             self._write_next()
 
+    async def ready(self) -> Path:
+        """Write what was added, and return the file once it has every table."""
+        await self.flush()
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(*_ERRORS):
+            await loop.run_in_executor(self._thread, self._file.open)
+        return self.options.path
+
     async def close(self) -> None:
         """Write what is left, and close the file; a file that is locked is not waited for."""
         self._closing.set()
@@ -121,16 +131,18 @@ class Ledger(Generic[T]):
         await asyncio.to_thread(self._thread.shutdown)
 
     def _write(self, batch: list[tuple[float, T]]) -> None:
+        rows = self._to_rows(batch)
         try:
-            self._write_patiently(self._to_rows(batch))
+            self._write_patiently(rows)
         except _ERRORS as exc:
-            self.lost += len(batch)
+            self.lost += len(rows.requests)
             self._note_failure(exc)
             return
-        self.rows += len(batch)
+        self.rows += len(rows.requests)
         if self._is_failing:
             log.info("the usage ledger can be written again; %d requests are missing in it", self.lost)
             self._is_failing = False
+        self._backfill()
         self._prune()
 
     def _write_patiently(self, batch: LedgerBatch) -> None:
@@ -152,6 +164,13 @@ class Ledger(Generic[T]):
             )
         self._is_failing = True
 
+    def _backfill(self) -> None:
+        """Complete the totals of a file of an earlier gateway, for a moment after each batch."""
+        deadline = time.monotonic() + _BACKFILL_SECONDS
+        with contextlib.suppress(*_ERRORS):
+            while not self._closing.is_set() and self._file.backfill() and time.monotonic() < deadline:
+                pass
+
     def _prune(self) -> None:
         """Delete old rows from time to time, a few at once: another worker waits for the file meanwhile."""
         now = time.monotonic()
@@ -161,7 +180,11 @@ class Ledger(Generic[T]):
         oldest = time.time() - options.keep_days * DAY
         with contextlib.suppress(*_ERRORS):
             for _ in range(_PRUNE_STEPS):
-                if not self._file.prune(oldest=oldest, max_mb=options.max_mb):
+                if not self._file.prune(
+                    oldest=oldest,
+                    max_mb=options.max_mb,
+                    details_since=max(0.0, time.time() - options.detail_days * DAY),
+                ):
                     self._pruned_at = now
                     break
 

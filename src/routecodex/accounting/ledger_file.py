@@ -12,14 +12,14 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
 
-from routecodex.accounting import ledger_schema
+from routecodex.accounting import ledger_schema, ledger_totals
 from routecodex.config import Config
 
 log = logging.getLogger("routecodex.accounting")
@@ -30,6 +30,7 @@ LedgerRow: TypeAlias = tuple[Any, ...]
 _BUSY_SECONDS = 1.0
 _PRUNED_AT_ONCE = 2000
 _VACUUMED_PAGES = 2000
+_MOST_UNCOUNTED = 20_000
 _MEGABYTE = 1024 * 1024
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -42,14 +43,19 @@ def ledger_path(config: Config, home: Path) -> Path | None:
         return None
     if config.usage.file:
         return home / Path(config.usage.file).expanduser()
-    return home / "usage" / f"{config.server.identity}.sqlite"
+    return home / "usage" / f"{config.identity}.sqlite"
 
 
 class LedgerBatch(Struct, frozen=True):
-    """Rows that are written together."""
+    """Rows that are written together.
+
+    The last value of a row of `uncounted` is the number of rows of `requests` in front of it.
+    """
 
     requests: Sequence[LedgerRow]
     calls: Sequence[LedgerRow]
+    uncounted: Sequence[LedgerRow] = ()
+    details: Sequence[LedgerRow] = ()
 
 
 def is_locked(error: sqlite3.Error) -> bool:
@@ -64,8 +70,11 @@ def _is_damaged(error: sqlite3.Error) -> bool:
 class LedgerFile:
     """The writer of one process; all methods run in one thread."""
 
-    def __init__(self, path: Path, *, server: str, timezone: str) -> None:
+    def __init__(
+        self, path: Path, *, server: str, timezone: str, now: Callable[[], float] = time.time
+    ) -> None:
         self.path = path
+        self._now = now
         self._facts = {"server": server, "timezone": timezone}
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
@@ -88,19 +97,34 @@ class LedgerFile:
         connection = self._opened()
         with _transaction(connection):
             before = _last_row(connection)
-            _roll_up_others(connection, before)
+            closed = _close_days(connection, int(self._now()))
+            _roll_up_others(connection, before, closed)
             connection.executemany(ledger_schema.INSERT_REQUEST, batch.requests)
             connection.executemany(ledger_schema.INSERT_CALL, batch.calls)
-            for statement in _ROLL_UP_NEW:
-                connection.execute(statement, (before,))
-            _put(connection, "rolled_up", _last_row(connection))
+            connection.executemany(
+                ledger_schema.INSERT_UNCOUNTED, [(*row, before + number) for *row, number in batch.uncounted]
+            )
+            connection.executemany(ledger_schema.INSERT_DETAIL, batch.details)
+            ledger_totals.add_new(connection, before, closed=closed)
+            last = _last_row(connection)
+            for name in _ROLLED_UP:
+                _put(connection, name, last)
 
-    def prune(self, *, oldest: float, max_mb: int) -> bool:
+    def open(self) -> None:
+        """Open the file, and create what it lacks; sqlite3.Error or OSError if that is not possible."""
+        self._opened()
+
+    def prune(self, *, oldest: float, max_mb: int, details_since: float = 0.0) -> bool:
         """Delete some rows that ended before `oldest`, or that exceed the size; return whether more are left.
 
-        Their hourly totals stay.
+        Their hourly totals stay. Details of requests that began before `details_since` are deleted too.
         """
         connection = self._opened()
+        with _transaction(connection):
+            more = _delete_details(connection, details_since)
+        return self._prune_rows(connection, oldest, max_mb) or more
+
+    def _prune_rows(self, connection: sqlite3.Connection, oldest: float, max_mb: int) -> bool:
         used = _used_bytes(connection)
         limit = int(oldest * 1000)
         first = connection.execute("SELECT MIN(time) FROM requests").fetchone()[0]
@@ -112,6 +136,19 @@ class LedgerFile:
         # Not `execute`, which takes one step only: each step frees one page.
         connection.executescript(f"PRAGMA incremental_vacuum({_VACUUMED_PAGES})")
         return True
+
+    def backfill(self) -> bool:
+        """Add a day to the totals that a file of an earlier gateway lacks; return whether more are left."""
+        connection = self._opened()
+        if not _get(connection, "facets_since"):
+            return False
+        with _transaction(connection):
+            # Another worker may have done it meanwhile.
+            since = _get(connection, "facets_since")
+            if since:
+                since = ledger_totals.backfill(connection, since, closed=days_until(connection))
+                _put(connection, "facets_since", since)
+        return bool(since)
 
     def close(self) -> None:
         """Close the file; the next write opens it again."""
@@ -140,7 +177,8 @@ class LedgerFile:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
-            ledger_schema.create(connection)
+            ledger_schema.create(connection, now=self._now())
+            ledger_totals.prepare(connection)
             if any(_get(connection, name) != value for name, value in self._facts.items()):
                 with _transaction(connection):
                     for name, value in self._facts.items():
@@ -168,31 +206,48 @@ class LedgerFile:
             os.close(lock)
 
 
-_ROLL_UP_NEW = ledger_schema.roll_up("r.rowid > ?")
-_ROLL_UP_SINCE = ledger_schema.roll_up("r.time >= 1000 * ?")
+_ROLLED_UP = ("rolled_up", "facets")
+"""Facts with the last row that is in the totals; an earlier gateway knows the first only."""
 
 
-def _roll_up_others(connection: sqlite3.Connection, last: int) -> None:
-    """Compute the totals anew from the first hour with rows that another program has added."""
+def _roll_up_others(connection: sqlite3.Connection, last: int, closed: int) -> None:
+    """Compute the totals anew from the first day with rows that another program has added."""
     since = first_not_rolled_up(connection, last)
-    if since is None:
-        return
-    day = since // ledger_schema.DAY * ledger_schema.DAY
-    connection.execute("DELETE FROM hours WHERE hour >= ?", (day,))
-    connection.execute("DELETE FROM days WHERE day >= ?", (day,))
-    connection.execute("DELETE FROM day_groups WHERE day >= ?", (day,))
-    for statement in _ROLL_UP_SINCE:
-        connection.execute(statement, (day,))
+    if since is not None:
+        ledger_totals.compute_since(connection, since, closed=closed)
+
+
+def _close_days(connection: sqlite3.Connection, now: int) -> int:
+    """Compute the totals of the days that have ended, and return the time up to which days have totals."""
+    closed, today = days_until(connection), now // ledger_schema.DAY * ledger_schema.DAY
+    if closed >= today:
+        return closed
+    ledger_totals.close_days(connection, closed=closed, until=today)
+    _put(connection, "days_until", today)
+    return today
+
+
+def days_until(connection: sqlite3.Connection) -> int:
+    """Return the time in seconds up to which days have totals."""
+    return int(_get(connection, "days_until") or 0)
 
 
 def first_not_rolled_up(connection: sqlite3.Connection, last: int | None = None) -> int | None:
     """Return the time in seconds of the first request that is not in the totals; None if all are."""
-    done = _get(connection, "rolled_up") or 0
+    facts = [_get(connection, name) for name in _ROLLED_UP]
+    done = min((fact for fact in facts if fact is not None), default=0)
     last = _last_row(connection) if last is None else last
     if last <= done:
         return None
     first = connection.execute("SELECT MIN(time) FROM requests WHERE rowid > ?", (done,)).fetchone()[0]
     return None if first is None else int(first) // 1000
+
+
+def detailed_since(connection: sqlite3.Connection) -> int | None:
+    """Return the time in seconds from which on facets and sessions have totals; None if there are none."""
+    if _get(connection, "facets") is None:
+        return None
+    return int(_get(connection, "facets_since") or 0)
 
 
 def _delete_oldest(connection: sqlite3.Connection, before: int | None) -> None:
@@ -202,10 +257,26 @@ def _delete_oldest(connection: sqlite3.Connection, before: int | None) -> None:
     ).fetchall()
     connection.executemany("DELETE FROM calls WHERE request_id = ?", rows)
     connection.executemany("DELETE FROM requests WHERE id = ?", rows)
+    connection.executemany("DELETE FROM details WHERE id = ?", rows)
     left = connection.execute("SELECT MIN(time) FROM requests").fetchone()[0]
     seconds = int(time.time()) if left is None else left // 1000
     day = seconds // ledger_schema.DAY * ledger_schema.DAY
-    connection.execute("DELETE FROM day_groups WHERE day < ?", (day,))
+    ledger_totals.delete_before(connection, day)
+
+
+def _delete_details(connection: sqlite3.Connection, since: float) -> bool:
+    """Delete some details of requests that began before a time; the time is the beginning of their ids."""
+    first = f"req_{int(since):08x}"
+    deleted = connection.execute(
+        "DELETE FROM details WHERE id IN (SELECT id FROM details WHERE id < ? ORDER BY id LIMIT ?)",
+        (first, _PRUNED_AT_ONCE),
+    ).rowcount
+    connection.execute(
+        "DELETE FROM uncounted WHERE rowid IN (SELECT rowid FROM uncounted WHERE time < ?"
+        " OR rowid <= (SELECT MAX(rowid) FROM uncounted) - ? ORDER BY time LIMIT ?)",
+        (int(since * 1000), _MOST_UNCOUNTED, _PRUNED_AT_ONCE),
+    )
+    return deleted == _PRUNED_AT_ONCE
 
 
 def _used_bytes(connection: sqlite3.Connection) -> int:
@@ -289,6 +360,12 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA query_only = ON")
     return connection
+
+
+def has_request(path: Path, id: str) -> bool:
+    """Return whether a ledger has a request of this id."""
+    with reading(path) as connection:
+        return connection.execute("SELECT 1 FROM requests WHERE id = ?", (id,)).fetchone() is not None
 
 
 def read_fact(connection: sqlite3.Connection, name: str) -> str:

@@ -1,28 +1,30 @@
 """Figures of the usage ledger, by any of its names and over any time.
 
-Whole hours and days come from the totals, the rest of a time range from the rows. Provider, model and key
-count calls, by where each went; all other names count requests.
+Whole hours and days come from the smallest totals that have all names of a query, the rest of a time from the
+rows. Provider, model and key count calls, by where each went; all other names count requests.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from routecodex.accounting.figures import Figures
-from routecodex.accounting.ledger_file import first_not_rolled_up
+from routecodex.accounting.ledger_file import days_until, detailed_since, first_not_rolled_up
 from routecodex.accounting.ledger_schema import (
     CALL_FIGURES,
     DAY,
+    FACET_COLUMNS,
     FIGURE_COLUMNS,
-    GROUPED_NAMES,
     HOUR,
     REQUEST_FIGURES,
 )
+from routecodex.accounting.local_days import DayOffsets, day_offsets
+from routecodex.accounting.timestamps import iso_time
 
 GROUPS = (
     "client",
@@ -73,12 +75,17 @@ class UsageQuery(Struct, frozen=True, kw_only=True):
 def figures(connection: sqlite3.Connection, query: UsageQuery) -> Sums:
     """Return the figures by the values of the names, in the order of `query.by`."""
     sums: Sums = {}
+    count = len(FIGURE_COLUMNS)
+    label_of = _labels(query)
     for statement in statements(connection, query):
-        for *values, slot in connection.execute(statement.sql, statement.values):
-            found = Figures(*values[-len(FIGURE_COLUMNS) :])
-            label = _label(query, values[: -len(FIGURE_COLUMNS)], slot)
+        for row in connection.execute(statement.sql, statement.values):
+            found = Figures(*row[-count - 1 : -1])
+            label = label_of(row)
             sums[label] = sums[label] + found if label in sums else found
-    return sums
+    if not query.counts_calls:
+        return sums
+    # A request that ended without a call is in the totals of its target.
+    return {label: found for label, found in sums.items() if found.requests}
 
 
 class Statement(Struct, frozen=True):
@@ -90,47 +97,53 @@ class Statement(Struct, frozen=True):
 
 def statements(connection: sqlite3.Connection, query: UsageQuery) -> Iterator[Statement]:
     """Yield the statements that answer a query."""
+    days = _day_offsets(connection, query)
     spans: list[Span] = [(query.since, query.until)]
     for table in _tables_of(query):
-        end = _end_of_totals(connection, table)
-        parts = [_split(query, span, table.seconds, end) for span in spans]
+        limits = _limits_of(connection, table)
+        parts = [_split(span, table.seconds, limits, days) for span in spans]
         for whole, _ in parts:
             if whole is not None:
-                yield table.statement(query, *whole)
+                yield table.statement(query, whole, days)
         spans = [span for _, rest in parts for span in rest]
     for since, until in spans:
-        yield _of_rows(query, since, until)
+        yield _of_rows(query, since, until, days)
+
+
+Span: TypeAlias = tuple[float, float | None]
+Slots: TypeAlias = tuple[int, int | None]
+"""The first slot, and the one behind the last."""
 
 
 class TotalsTable(Struct, frozen=True):
-    """A table of totals: its name, the length of its slots, and its own column of each name."""
+    """A table of totals: where it is read, the length of its slots, and its own column of each name."""
 
-    name: str
+    source: str
     slot: str
     seconds: int
     columns: Mapping[str, str]
     figures: tuple[str, ...]
-    condition: str = "1"
+    is_detailed: bool = True
+    """Whether its totals are as old as the rows, and may be missing in a file of an earlier gateway."""
 
-    def statement(self, query: UsageQuery, since: int, until: int | None) -> Statement:
+    def statement(self, query: UsageQuery, slots: Slots, days: DayOffsets | None) -> Statement:
         names = [self.columns[name] for name in query.by if name not in _TIMES]
-        slot = self.slot if _has_time(query) else _NO_SLOT
-        conditions, values = [self.condition, f"{self.slot} >= ?"], list[Any]([since])
+        since, until = slots
+        conditions, values = [f"{self.slot} >= ?"], list[Any]([since])
         if until is not None:
             conditions.append(f"{self.slot} < ?")
             values.append(until)
         for name, value in query.filters.items():
             conditions.append(f"{self.columns[name]} = ?")
             values.append(value)
-        skipped = _broken_slots(query, self.seconds, since, until)
+        skipped = [] if days is None else days.broken_slots(self.seconds, since, until)
         if skipped:
             conditions.append(f"{self.slot} NOT IN ({', '.join(map(str, skipped))})")
-        return Statement(
-            _grouped(names, self.figures, slot, source=self.name, where=" AND ".join(conditions)), values
-        )
+        slot = _slot(query, self.slot, days)
+        where = " AND ".join(conditions)
+        return Statement(_grouped(names, self.figures, slot, source=self.source, where=where), values)
 
 
-_CLIENT_COLUMNS = {"client": "client", "team": "team"}
 _SUMS = tuple(f"SUM({name})" for name in FIGURE_COLUMNS)
 _CALL_SUMS = (
     "SUM(COALESCE(calls, requests))",
@@ -139,71 +152,61 @@ _CALL_SUMS = (
     "SUM(COALESCE(call_unknown, cost_unknown))",
     _SUMS[9],
 )
+_TARGET_COLUMNS = {name: name for name in _HOURLY}
+_FACET_COLUMNS = {name: f"f.{name}" for name in FACET_COLUMNS}
+_SESSION_COLUMNS = {**_FACET_COLUMNS, "session": "t.session"}
 
 
 def _tables_of(query: UsageQuery) -> list[TotalsTable]:
-    """Return the totals that have all names of a query, the coarsest first; none if only the rows do."""
+    """Return the smallest totals that have all names of a query, the coarsest first."""
     names = {name for name in query.by if name not in _TIMES} | set(query.filters)
-    if "session" in query.filters:
-        return []
-    by_day = "hour" not in query.by and ("day" not in query.by or query.zone == UTC)
+    has_days = "hour" not in query.by and ("day" not in query.by or query.zone == UTC)
+    slots = (("day", DAY), ("hour", HOUR)) if has_days else (("hour", HOUR),)
+    sums = _CALL_SUMS if query.counts_calls else _SUMS
     if names <= _HOURLY:
-        columns = {name: name for name in _HOURLY}
-        sums = _CALL_SUMS if query.counts_calls else _SUMS
-        hours = TotalsTable("hours", "hour", HOUR, columns, sums)
-        return [TotalsTable("days", "day", DAY, columns, sums), hours] if by_day else [hours]
-    others = names - _CLIENT_COLUMNS.keys()
-    other = next(iter(others))
-    if len(others) > 1 or other not in GROUPED_NAMES or not by_day:
-        return []
-    columns = {**_CLIENT_COLUMNS, other: "value"}
-    return [TotalsTable("day_groups", "day", DAY, columns, _SUMS, f"name = '{other}'")]
+        return [TotalsTable(f"{slot}s", slot, size, _TARGET_COLUMNS, sums, False) for slot, size in slots]
+    if "session" not in names:
+        sources = "facets f CROSS JOIN facet_{}s t ON t.facet = f.id"
+        return [
+            TotalsTable(sources.format(slot), f"t.{slot}", size, _FACET_COLUMNS, sums) for slot, size in slots
+        ]
+    sources = "session_{}s t" + ("" if names == {"session"} else " CROSS JOIN facets f ON f.id = t.facet")
+    return [
+        TotalsTable(sources.format(slot), f"t.{slot}", size, _SESSION_COLUMNS, sums) for slot, size in slots
+    ]
 
 
-def _end_of_totals(connection: sqlite3.Connection, table: TotalsTable) -> int | None:
-    """Return the slot from which on rows are not in the totals, because another program wrote them."""
-    since = first_not_rolled_up(connection)
-    return None if since is None else since // table.seconds * table.seconds
+def _limits_of(connection: sqlite3.Connection, table: TotalsTable) -> tuple[int, int | None]:
+    """Return the times between which all rows are in the totals.
 
-
-Span: TypeAlias = tuple[float, float | None]
+    Rows that another program wrote are not, nor are, for a while, those of an earlier gateway. Totals by day
+    have the days that are over.
+    """
+    begin = detailed_since(connection) if table.is_detailed else 0
+    if begin is None:
+        return 0, 0
+    ends = [first_not_rolled_up(connection), days_until(connection) if table.seconds == DAY else None]
+    return begin, min((end for end in ends if end is not None), default=None)
 
 
 def _split(
-    query: UsageQuery, span: Span, size: int, end: int | None
-) -> tuple[tuple[int, int | None] | None, list[Span]]:
+    span: Span, size: int, limits: tuple[int, int | None], days: DayOffsets | None
+) -> tuple[Slots | None, list[Span]]:
     """Return the whole slots of a span, and the spans of it that must be read from finer totals or rows."""
     since, until = span
-    first = -int(-since // size) * size
+    begin, end = limits
+    first = -int(-max(since, begin) // size) * size
     last = None if until is None else int(until // size) * size
     if end is not None:
+        end = end // size * size
         last = end if last is None else min(last, end)
     if last is not None and first >= last:
         return None, [span]
     rest: list[Span] = [(since, first)] if since < first else []
-    rest += [(slot, slot + size) for slot in _broken_slots(query, size, first, last)]
+    rest += [] if days is None else [(slot, slot + size) for slot in days.broken_slots(size, first, last)]
     if last is not None and last != until:
         rest.append((last, until))
     return (first, last), rest
-
-
-def _broken_slots(query: UsageQuery, size: int, since: int, until: int | None) -> list[int]:
-    """Return the slots in which a day of the time zone ends: India's begins at half past."""
-    if "day" not in query.by or query.zone == UTC:
-        return []
-    end = datetime.now(UTC).timestamp() if until is None else until
-    found: list[int] = []
-    moment = _midnight(datetime.fromtimestamp(since, query.zone))
-    while moment.timestamp() < end:
-        at = int(moment.timestamp())
-        if at % size and since <= at - at % size:
-            found.append(at - at % size)
-        moment = _midnight(moment + timedelta(hours=36))
-    return found
-
-
-def _midnight(moment: datetime) -> datetime:
-    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 _REQUEST_NAMES = {
@@ -220,7 +223,7 @@ _REQUEST_NAMES = {
 _CALL_NAMES = {**_REQUEST_NAMES, "provider": "c.provider", "model": "c.model", "key": "c.key"}
 
 
-def _of_rows(query: UsageQuery, since: float, until: float | None) -> Statement:
+def _of_rows(query: UsageQuery, since: float, until: float | None, days: DayOffsets | None) -> Statement:
     """Return the statement that reads the rows of a time."""
     columns, sums, source = _REQUEST_NAMES, REQUEST_FIGURES, "requests r"
     if query.counts_calls:
@@ -234,29 +237,60 @@ def _of_rows(query: UsageQuery, since: float, until: float | None) -> Statement:
         conditions.append(f"{columns[name]} = ?")
         values.append(value)
     names = [columns[name] for name in query.by if name not in _TIMES]
-    slot = f"r.time / {_QUARTER * 1000} * {_QUARTER}" if _has_time(query) else _NO_SLOT
+    slot = _slot(query, "r.time / 1000", days)
     return Statement(_grouped(names, sums, slot, source=source, where=" AND ".join(conditions)), values)
 
 
 def _grouped(names: Sequence[str], sums: Iterable[str], slot: str, *, source: str, where: str) -> str:
-    keys = [*names, *([slot] if slot != _NO_SLOT else [])] or ["NULL"]
+    # The plus keeps SQLite from reading an index in the order of the groups, which reads all times.
+    keys = [*(f"+{name}" for name in names), *([slot] if slot != _NO_SLOT else [])] or ["NULL"]
     return (
         f"SELECT {', '.join((*names, *sums, slot))} FROM {source} WHERE {where}"
         f" GROUP BY {', '.join(keys)} HAVING COUNT(*) > 0"
     )
 
 
-def _has_time(query: UsageQuery) -> bool:
-    return not set(query.by).isdisjoint(_TIMES)
+def _slot(query: UsageQuery, seconds: str, days: DayOffsets | None) -> str:
+    """Return the expression by which times are grouped."""
+    if "hour" in query.by:
+        size = _QUARTER if "day" in query.by else HOUR
+        return f"{seconds} / {size} * {size}"
+    if "day" not in query.by:
+        return _NO_SLOT
+    local = seconds if days is None else f"({seconds} + {days.expression(seconds)})"
+    return f"{local} / {DAY} * {DAY}"
 
 
-def _label(query: UsageQuery, values: Sequence[Any], slot: int) -> Values:
-    """Return the values of the names, with day and hour in words."""
-    rest = iter(values)
-    return tuple(_time_label(name, slot, query.zone) if name in _TIMES else next(rest) for name in query.by)
+def _day_offsets(connection: sqlite3.Connection, query: UsageQuery) -> DayOffsets | None:
+    """Return the offsets of a query by days that are not those of UTC."""
+    if "day" not in query.by or query.zone == UTC:
+        return None
+    # Each in a statement of its own: only a single minimum or maximum is read from an index.
+    bounds = ("MIN(hour) FROM hours", "MIN(time) / 1000 FROM requests", "MAX(time) / 1000 FROM requests")
+    hour, first, last = (connection.execute(f"SELECT {bound}").fetchone()[0] or 0 for bound in bounds)
+    end = max(hour, last) + DAY if query.until is None else query.until
+    return day_offsets(query.zone, max(query.since, min(hour, first) or hour or first), end)
 
 
-def _time_label(name: str, slot: int, zone: tzinfo) -> str:
-    if name == "day":
-        return datetime.fromtimestamp(slot, zone).date().isoformat()
-    return datetime.fromtimestamp(slot // HOUR * HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _labels(query: UsageQuery) -> Callable[[Values], Values]:
+    """Return the function that takes the values of the names from a row, with day and hour in words."""
+    names = [name for name in query.by if name not in _TIMES]
+    if len(names) == len(query.by):
+        return lambda row: row[: len(names)]
+    words: dict[int, dict[str, str]] = {}
+    places = {name: place for place, name in enumerate(names)}
+
+    def label(row: Values) -> Values:
+        times = words.get(row[-1])
+        if times is None:
+            times = words[row[-1]] = {name: _time_label(name, query, row[-1]) for name in _TIMES}
+        return tuple(times[name] if name in times else row[places[name]] for name in query.by)
+
+    return label
+
+
+def _time_label(name: str, query: UsageQuery, slot: int) -> str:
+    if name == "hour":
+        return iso_time(slot // HOUR * HOUR)
+    zone = query.zone if "hour" in query.by else UTC
+    return datetime.fromtimestamp(slot, zone).date().isoformat()

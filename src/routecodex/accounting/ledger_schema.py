@@ -1,24 +1,33 @@
-"""The tables of the usage ledger, and how they are filled.
+"""The tables of the usage ledger.
 
-| Table        | Rows                                                                                 |
-|--------------|--------------------------------------------------------------------------------------|
-| `requests`   | one per request                                                                      |
-| `calls`      | one per call of a provider that produced tokens                                      |
-| `hours`      | totals by hour, client, team, provider and model; they stay when rows are deleted     |
-| `days`       | the same by day                                                                      |
-| `day_groups` | totals by day, client, team and one further name: session, agent, route, protocol, key |
-| `meta`       | facts of the file: its server, its time zone, the last row that is in the totals      |
+| Table           | Rows                                                                                 |
+|-----------------|--------------------------------------------------------------------------------------|
+| `requests`      | one per request                                                                      |
+| `calls`         | one per call of a provider that produced tokens                                      |
+| `hours`         | totals by hour, client, team, provider and model; they stay when rows are deleted     |
+| `days`          | the same by day, of days that are over                                               |
+| `facets`        | one per combination of all names but the session                                     |
+| `facet_hours`   | totals by hour and facet, as old as the oldest request                                |
+| `facet_days`    | the same by day, of days that are over                                               |
+| `session_hours` | totals by hour, session and facet, as old as the oldest request                       |
+| `session_days`  | the same by day, of days that are over                                               |
+| `details`       | plans, timings and errors of requests, for the console; kept for some days           |
+| `uncounted`     | requests that no usage counts, such as refused ones; columns of `requests`, kept as long |
+| `first_bytes`   | requests by hour, client, target and bucket of the time to the first byte             |
+| `meta`          | facts of the file: its server, its time zone, the last row that is in the totals      |
 
 Times are Unix milliseconds, money is USD, null is unknown. In `requests` the columns `cost_known` and
 `cost_estimated` are the parts of the cost that are known, and known but not `reported`; `cost` is null if the
-price of one call is unknown. In `hours`, `requests` and `errors` are at the target that answered last, tokens
-and costs where each call went; `calls`, `call_errors` and `call_unknown` count calls.
+price of one call is unknown. In all totals, `requests` and `errors` are at the target that answered last,
+tokens and costs where each call went; `calls`, `call_errors` and `call_unknown` count calls. In `uncounted`,
+`after` is the row of `requests` that was written before it: it orders the requests of one millisecond.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+
+from routecodex.accounting.first_bytes import bucket_sql
 
 USER_VERSION = 1
 HOUR, DAY = 3600, 86_400
@@ -87,8 +96,9 @@ FIGURE_COLUMNS = (
     "cost_estimated",
 )
 """Sums; `cache_hit_rate` follows from them."""
-GROUPED_NAMES = ("session", "agent", "route", "protocol", "key")
-"""Names with totals by day, each beside client and team."""
+CALL_COUNT_COLUMNS = ("calls", "call_errors", "call_unknown")
+FACET_COLUMNS = ("client", "team", "agent", "route", "protocol", "provider", "model", "key")
+"""Names of a facet. Of a call, provider, model and key are where it went."""
 
 REQUEST_FIGURES = (
     "COUNT(*)",
@@ -128,6 +138,9 @@ _FIGURES = """\
 """
 
 
+_COUNTS = ", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in CALL_COUNT_COLUMNS)
+
+
 def _totals(slot: str) -> str:
     return f"""
 CREATE TABLE {slot}s (
@@ -140,8 +153,29 @@ CREATE TABLE {slot}s (
 """
 
 
-SCHEMA = f"""
-CREATE TABLE requests (
+def _facet_totals(slot: str) -> str:
+    return f"""
+CREATE TABLE facet_{slot}s (
+    facet INTEGER NOT NULL, {slot} INTEGER NOT NULL, {_FIGURES}, {_COUNTS}, PRIMARY KEY (facet, {slot})
+) WITHOUT ROWID;
+CREATE TABLE session_{slot}s (
+    {slot} INTEGER NOT NULL, session TEXT NOT NULL, facet INTEGER NOT NULL, {_FIGURES}, {_COUNTS},
+    PRIMARY KEY ({slot}, session, facet)
+) WITHOUT ROWID;
+CREATE INDEX session_{slot}s_session ON session_{slot}s (session, {slot});
+"""
+
+
+FACET_SCHEMA = f"""
+CREATE TABLE facets (
+    id INTEGER PRIMARY KEY, {", ".join(f"{name} TEXT NOT NULL" for name in FACET_COLUMNS)},
+    UNIQUE ({", ".join(FACET_COLUMNS)})
+);
+{_facet_totals("hour")}
+{_facet_totals("day")}
+"""
+
+_REQUEST_FIELDS = f"""
     id TEXT NOT NULL PRIMARY KEY, time INTEGER NOT NULL,
     {", ".join(f"{name} TEXT NOT NULL DEFAULT ''" for name in _TEXTS)},
     stream INTEGER NOT NULL DEFAULT 0, model TEXT NOT NULL DEFAULT '', route TEXT NOT NULL DEFAULT '',
@@ -149,7 +183,9 @@ CREATE TABLE requests (
     status INTEGER NOT NULL DEFAULT 0, finish TEXT, error TEXT,
     attempts INTEGER NOT NULL DEFAULT 0, rounds INTEGER NOT NULL DEFAULT 0, {_TOKENS},
     cost REAL, cost_kind TEXT, first_byte_ms REAL, total_ms REAL, cost_known REAL, cost_estimated REAL
-);
+"""
+SCHEMA = f"""
+CREATE TABLE requests ({_REQUEST_FIELDS});
 CREATE INDEX requests_time ON requests (time);
 CREATE INDEX requests_session ON requests (session, time);
 CREATE TABLE calls (
@@ -161,107 +197,89 @@ CREATE TABLE calls (
 ) WITHOUT ROWID;
 {_totals("hour")}
 {_totals("day")}
-CREATE TABLE day_groups (
-    day INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, client TEXT NOT NULL, team TEXT NOT NULL,
-    {_FIGURES},
-    PRIMARY KEY (name, day, value, client, team)
-) WITHOUT ROWID;
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value);
+{FACET_SCHEMA}
 PRAGMA user_version = {USER_VERSION};
 """
 
-INSERT_REQUEST = (
-    f"INSERT OR IGNORE INTO requests ({', '.join(REQUEST_COLUMNS)})"
-    f" VALUES ({', '.join('?' * len(REQUEST_COLUMNS))})"
-)
-INSERT_CALL = (
-    f"INSERT OR IGNORE INTO calls ({', '.join(CALL_COLUMNS)}) VALUES ({', '.join('?' * len(CALL_COLUMNS))})"
-)
-
-_USED = tuple(name for name in FIGURE_COLUMNS if name not in ("requests", "errors", "cost_unknown"))
-_CALL_COUNTS = ("calls", "call_errors", "call_unknown")
-_CALLS_OF_REQUESTS = "requests r JOIN calls c ON c.request_id = r.id"
-_TARGET_KEY = ("client", "team", "provider", "model")
-_GROUP_KEY = ("name", "day", "value", "client", "team")
+_CONSOLE_SCHEMA = f"""
+CREATE TABLE details (id TEXT NOT NULL PRIMARY KEY, json TEXT NOT NULL);
+CREATE TABLE uncounted ({_REQUEST_FIELDS}, after INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX uncounted_time ON uncounted (time, after);
+CREATE TABLE first_bytes (
+    hour INTEGER NOT NULL, client TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
+    bucket INTEGER NOT NULL, requests INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (hour, client, provider, model, bucket)
+) WITHOUT ROWID
+"""
+"""Tables of the console; a file that was made before them gets them when it is opened."""
 
 
-def _upsert(table: str, key: tuple[str, ...], columns: tuple[str, ...], select: str) -> str:
-    sums = ", ".join(f"{name} = COALESCE({table}.{name}, 0) + excluded.{name}" for name in columns)
+def _insert(table: str, *columns: str) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+
+
+INSERT_REQUEST = _insert("requests", *REQUEST_COLUMNS)
+INSERT_CALL = _insert("calls", *CALL_COLUMNS)
+INSERT_UNCOUNTED = _insert("uncounted", *REQUEST_COLUMNS, "after")
+INSERT_DETAIL = _insert("details", "id", "json")
+
+
+def add_first_bytes(where: str) -> str:
+    """Return the statement that counts the times to the first byte of the requests of a condition on `r`."""
     return (
-        f"INSERT INTO {table} ({', '.join((*key, *columns))}) {select}"
-        f" GROUP BY {', '.join(str(place + 1) for place in range(len(key)))}"
-        f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sums}"
+        "INSERT INTO first_bytes (hour, client, provider, model, bucket, requests)"
+        f" SELECT r.time / {HOUR * 1000} * {HOUR}, r.client, r.provider, r.target_model,"
+        f" {bucket_sql('r.first_byte_ms')}, COUNT(*) FROM requests r"
+        f" WHERE {where} AND r.first_byte_ms IS NOT NULL GROUP BY 1, 2, 3, 4, 5"
+        " ON CONFLICT DO UPDATE SET requests = first_bytes.requests + excluded.requests"
     )
-
-
-def _slot(seconds: int) -> str:
-    return f"r.time / {seconds * 1000} * {seconds}"
-
-
-def roll_up(where: str) -> list[str]:
-    """Return the statements that add the requests of a condition on `r` to the totals."""
-    return [
-        *_roll_up_targets("hour", HOUR, where),
-        *_roll_up_targets("day", DAY, where),
-        *(_roll_up_group(name, where) for name in GROUPED_NAMES),
-    ]
-
-
-def _roll_up_targets(slot: str, seconds: int, where: str) -> Iterator[str]:
-    """Yield the statements for `hours` or `days`: requests at their last target, calls where they went."""
-    key = (slot, *_TARGET_KEY)
-    yield _upsert(
-        f"{slot}s",
-        key,
-        ("requests", "errors", "cost_unknown", *_CALL_COUNTS),
-        f"SELECT {_slot(seconds)}, r.client, r.team, r.provider, r.target_model,"
-        f" {', '.join(_figures(REQUEST_FIGURES, 'requests', 'errors', 'cost_unknown'))}, 0, 0, 0"
-        f" FROM requests r WHERE {where}",
-    )
-    yield _upsert(
-        f"{slot}s",
-        key,
-        (*_USED, *_CALL_COUNTS),
-        f"SELECT {_slot(seconds)}, r.client, r.team, c.provider, c.model,"
-        f" {', '.join(_figures(CALL_FIGURES, *_USED, 'requests', 'errors', 'cost_unknown'))}"
-        f" FROM {_CALLS_OF_REQUESTS} WHERE {where}",
-    )
-
-
-def _roll_up_group(name: str, where: str) -> str:
-    figures, source, column = REQUEST_FIGURES, "requests r", f"r.{name}"
-    if name == "key":
-        figures, source, column = CALL_FIGURES, _CALLS_OF_REQUESTS, "c.key"
-    return _upsert(
-        "day_groups",
-        _GROUP_KEY,
-        FIGURE_COLUMNS,
-        f"SELECT '{name}', {_slot(DAY)}, {column}, r.client, r.team, {', '.join(figures)}"
-        f" FROM {source} WHERE {where}",
-    )
-
-
-def _figures(figures: tuple[str, ...], *names: str) -> list[str]:
-    return [figures[FIGURE_COLUMNS.index(name)] for name in names]
 
 
 class UnknownLedgerVersion(Exception):
     """The file was written by a later version of the gateway."""
 
 
-def create(connection: sqlite3.Connection) -> None:
+def create(connection: sqlite3.Connection, *, now: float) -> None:
     """Create the tables in a new file; another process may do the same at once."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > USER_VERSION:
         raise UnknownLedgerVersion(f"the file has version {version}, this gateway knows {USER_VERSION}")
-    if version == USER_VERSION:
+    if version == USER_VERSION and _has(connection, "facets") and _has(connection, "first_bytes"):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            for statement in SCHEMA.split(";"):
-                connection.execute(statement)
+            _run(connection, SCHEMA)
+        elif not _has(connection, "facets"):
+            _add_facets(connection, int(now))
+        if not _has(connection, "first_bytes"):
+            _run(connection, _CONSOLE_SCHEMA)
+            connection.execute(add_first_bytes("1"))
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _add_facets(connection: sqlite3.Connection, now: int) -> None:
+    """Add the tables that a file of an earlier gateway lacks; `ledger_totals.backfill` fills them.
+
+    Requests from the next day on are in them; that day follows today and every request.
+    """
+    _run(connection, FACET_SCHEMA)
+    newest = connection.execute("SELECT MAX(time) FROM requests").fetchone()[0] or 0
+    tomorrow = (max(now, newest // 1000) // DAY + 1) * DAY
+    rolled_up = connection.execute("SELECT value FROM meta WHERE name = 'rolled_up'").fetchone()
+    facts = {"facets": rolled_up[0] if rolled_up else 0, "facets_since": tomorrow, "days_until": tomorrow}
+    connection.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", facts.items())
+
+
+def _has(connection: sqlite3.Connection, table: str) -> bool:
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
+
+
+def _run(connection: sqlite3.Connection, script: str) -> None:
+    for statement in script.split(";"):
+        connection.execute(statement)

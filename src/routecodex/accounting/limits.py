@@ -102,9 +102,14 @@ class Limit:
         return f"${format_usd(amount)}" if self.unit == "usd" else str(amount)
 
     @property
+    def label(self) -> str:
+        """The limit with its models, which tell it apart from others of its owner."""
+        return f"{self.text} for {' '.join(self.models)}" if self.models else self.text
+
+    @property
     def name(self) -> str:
-        """Owner and limit for people: `client laptop $20/day`."""
-        return f"{self.owner.replace(':', ' ', 1)} {self.text}"
+        """Owner and limit for people: `client laptop $20/day`, `client laptop $5/day for claude-opus-*`."""
+        return f"{self.owner.replace(':', ' ', 1)} {self.label}"
 
 
 def amount_of(unit: CountedUnit, input: int, output: int, *, nanos: int | None, cache_read: int = 0) -> int:

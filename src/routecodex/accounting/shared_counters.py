@@ -46,6 +46,8 @@ class SharedCounters:
         self.path: Final = path
         self.past_use = past_use
         self._file: Final = CounterFile(path, _SLOT_SIZE, monotonic=monotonic)
+        self._slots: Final[dict[int, LimitSlot]] = {}
+        """One for each digest: after a reload two limits count the same for a while."""
 
     def use_loop(self, defer: Callable[[Callable[[], None]], object] | None) -> None:
         """Share the price of locking among the steps of one turn of the event loop."""
@@ -135,6 +137,27 @@ class SharedCounters:
         finally:
             self._file.unlock()
 
+    def show_running(self, limit: Limit, count: int, now: int) -> None:
+        """Set what this process holds of a limit that nothing is reserved against.
+
+        The cell belongs to this process alone: while its place is known, no step is needed.
+        """
+        file, slot = self._file, limit.slot
+        if slot is None or slot.state.cells is not file.cells or slot.own_cell != file.cell_of_row(slot.at):
+            slot = self._enter([limit], now, takes_row=True)[0]
+            file.unlock()
+        file.cells[slot.own_cell] = count
+
+    def running(self, limit: Limit, now: int) -> int:
+        """Return what all processes that are alive hold of such a limit, by their cells."""
+        file = self._file
+        self._enter([limit], now)
+        try:
+            file.drop_dead()
+            return file.held_by_rows(self._loaded([limit], now)[0].at)
+        finally:
+            file.unlock()
+
     def beat(self) -> None:
         """Show that this process is alive, drop the rows of dead ones, and leave a file that was lost.
 
@@ -153,6 +176,9 @@ class SharedCounters:
             file.drop_dead()
         finally:
             file.unlock()
+
+    async def flush(self) -> None:
+        """Do nothing: a step is finished when it returns."""
 
     def close(self) -> None:
         """Release the reservations of this process."""
@@ -185,7 +211,7 @@ class SharedCounters:
         while True:
             missing = [limit for limit in limits if not self._load(limit)]
             if not missing:
-                return [limit.slot for limit in limits if limit.slot is not None]
+                return [self._slots[limit.digest] for limit in limits]
             # The ledger is read without the lock, for which other processes would wait.
             file.unlock()
             past = [self._read_past(limit, now) for limit in missing]
@@ -204,18 +230,20 @@ class SharedCounters:
         file, slot = self._file, limit.slot
         if slot is not None and slot.epoch == file.epoch:
             return True
+        slot = limit.slot = self._slots.get(limit.digest)
+        if slot is not None and slot.epoch == file.epoch:
+            return True
         cells = file.cells
         at = -1 if slot is None else slot.at
         if at < 0 or at >= len(cells) or cells[at + _DIGEST] != limit.digest:
             at = self._find(limit.digest)
-            if at < 0:
-                limit.slot = None
-                return False
-        slot = limit.slot = LimitSlot(at, WindowState(cells, at + _WINDOW))
+        if at < 0:
+            return False
+        slot = LimitSlot(at, WindowState(cells, at + _WINDOW))
         if not slot.state.is_sane(limit.window):
             cells[at + _DIGEST] = 0
-            limit.slot = None
             return False
+        limit.slot = self._slots[limit.digest] = slot
         slot.reserved = file.held_by_rows(at)
         slot.own_cell = file.cell_of_row(at)
         slot.own = cells[slot.own_cell] if file.row >= 0 else 0

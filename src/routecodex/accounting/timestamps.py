@@ -17,6 +17,11 @@ def iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def iso_millis(milliseconds: int) -> str:
+    """Return milliseconds since the epoch in ISO 8601, in UTC with `Z`, to the millisecond."""
+    return f"{iso_time(milliseconds // 1000)[:-1]}.{milliseconds % 1000:03d}Z"
+
+
 def parse_duration(text: str) -> int | None:
     """Return the seconds of `90s`, `15m`, `24h`, `30d` or `2w`; None if the text is not a duration."""
     found = _DURATION.match(text.strip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from zoneinfo import ZoneInfo
 from routecodex.accounting.figures import Figures, figures_of, total
 from routecodex.accounting.ledger_file import read_fact, reading
 from routecodex.accounting.ledger_query import FILTERS, GROUPS, Sums, UsageQuery, Values, figures
+from routecodex.accounting.timestamps import iso_time, parse_duration
 from routecodex.config import parse_time
 
-_DURATION = re.compile(r"([0-9]{1,9})([smhdw])\Z")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _TIMES = frozenset(("day", "hour"))
 
@@ -66,25 +65,28 @@ class UsageQuestion:
     def times(self, zone: tzinfo) -> tuple[str, str]:
         """Return the beginning and the end of the time in ISO 8601."""
         query = self.query(zone)
-        return _iso(query.since), _iso(self.now if query.until is None else query.until)
+        return iso_time(query.since), iso_time(self.now if query.until is None else query.until)
 
     def _moment(self, name: str, text: str | None, zone: tzinfo) -> float | None:
-        if text is None:
-            return None
-        duration = _DURATION.match(text.strip())
-        if duration is not None:
-            return max(0.0, self.now - int(duration[1]) * _SECONDS[duration[2]])
-        if _DATE.match(text.strip()):
-            try:
-                return datetime.fromisoformat(text.strip()).replace(tzinfo=zone).timestamp()
-            except ValueError:
-                pass
-        found = parse_time(text)
-        if found is None:
-            raise InvalidUsageQuery(
-                name, f"{text[:80]!r} is not a time; write 7d, 24h, 2026-11-18 or 2026-11-18T12:00:00Z"
-            )
-        return found
+        return None if text is None else past_moment(name, text, zone=zone, now=self.now)
+
+
+def past_moment(name: str, text: str, *, zone: tzinfo, now: float) -> float:
+    """Return the time that a parameter names: a duration before now, a day, or an ISO 8601 time."""
+    duration = parse_duration(text)
+    if duration is not None:
+        return max(0.0, now - duration)
+    if _DATE.match(text.strip()):
+        try:
+            return datetime.fromisoformat(text.strip()).replace(tzinfo=zone).timestamp()
+        except ValueError:
+            pass
+    found = parse_time(text)
+    if found is None:
+        raise InvalidUsageQuery(
+            name, f"{text[:80]!r} is not a time; write 7d, 24h, 2026-11-18 or 2026-11-18T12:00:00Z"
+        )
+    return found
 
 
 def zone_of(name: str) -> tzinfo:
@@ -105,11 +107,12 @@ def read_usage(path: Path, question: UsageQuestion, zone: tzinfo | None = None) 
 
 def report(question: UsageQuestion, parts: Iterable[Sums], zone: tzinfo) -> dict[str, Any]:
     """Return the answer: the sum of these figures, by the values of the names."""
-    sums: dict[Values, Figures] = {}
-    for part in parts:
+    first, *others = [*parts] or [{}]
+    sums: dict[Values, Figures] = dict(first)
+    for part in others:
         for label, row in part.items():
             sums[label] = sums[label] + row if label in sums else row
-    ordered = sorted(sums.items(), key=lambda item: _order(question.by, *item))
+    ordered = sorted(sums.items(), key=_order(question.by))
     since, until = question.times(zone)
     return {
         "since": since,
@@ -132,16 +135,14 @@ def merge(question: UsageQuestion, answers: Sequence[Mapping[str, Any]], zone: t
     return merged
 
 
-def _order(by: Sequence[str], label: Values, row: Figures) -> tuple[Any, ...]:
-    """Sort by time, then the dearest first."""
-    times = tuple(value for name, value in zip(by, label, strict=True) if name in _TIMES)
-    return (times, -row.cost, -row.requests, label)
+def _order(by: Sequence[str]) -> Callable[[tuple[Values, Figures]], tuple[Any, ...]]:
+    """Return the key that sorts by time, then the dearest first."""
+    places = [place for place, name in enumerate(by) if name in _TIMES]
+    if not places:
+        return lambda item: (-item[1].cost, -item[1].requests, item[0])
+    return lambda item: (*(item[0][place] for place in places), -item[1].cost, -item[1].requests, item[0])
 
 
 def _midnight(now: float, zone: tzinfo) -> float:
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     return today.timestamp()
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

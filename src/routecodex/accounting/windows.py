@@ -45,6 +45,8 @@ CELLS: Final = RING + _RING_SIZE
 _JITTER: Final = 2 * MICROS
 """Processes read the clock before they wait for each other: an earlier time within it was not set back."""
 _NEVER: Final = 1 << 62
+_MOST_USED: Final = 1 << 61
+"""Use does not grow beyond it, whatever providers report: a cell has 64 bits."""
 _SECONDS: Final = {"minute": 60, "hour": 3600}
 _LONGEST: Final = {"minute": 60, "hour": 3600, "day": 25 * 3600, "week": 169 * 3600, "month": 745 * 3600}
 
@@ -191,11 +193,11 @@ class CalendarWindow(Window):
         state.move(*period_bounds(self.period, self.zone, now))
 
     def add(self, state: WindowState, amount: int) -> None:
-        state.use(state.used + amount)
+        state.use(min(state.used + amount, _MOST_USED))
 
     def place(self, state: WindowState, time: int, amount: int) -> None:
         if state.position <= time:
-            state.use(state.used + amount)
+            self.add(state, amount)
 
     def resets_at(self, state: WindowState) -> int | None:
         return state.end
@@ -259,6 +261,7 @@ class RollingWindow(Window):
 
     def add(self, state: WindowState, amount: int) -> None:
         bucket = state.position
+        amount = min(amount, _MOST_USED - state.used)
         state.cells[state.at + RING + bucket % _RING_SIZE] += amount
         state.use(state.used + amount)
         if not state.oldest:
@@ -266,6 +269,7 @@ class RollingWindow(Window):
 
     def place(self, state: WindowState, time: int, amount: int) -> None:
         bucket = min(self._bucket(time), state.position)
+        amount = min(amount, _MOST_USED - state.used)
         if bucket >= state.position - BUCKETS and amount:
             state.cells[state.at + RING + bucket % _RING_SIZE] += amount
             state.mark_oldest(0)

@@ -1,0 +1,200 @@
+"""Counters in Redis: atomic reservations of several processes, true figures, dead processes, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from routecodex.accounting.counters import (
+    CountersUnavailable,
+    LimitEvent,
+    LimitRefusal,
+    LimitReservation,
+    Reserved,
+)
+from routecodex.accounting.limits import Limit, make_limits
+from routecodex.accounting.stored_counters import SPACE, StoredCounters
+from routecodex.accounting.windows import MICROS
+from routecodex.config import LimitConfig
+from routecodex.stores.monitored import MonitoredStore
+from tests.kit.redis_server import RedisServer
+from tests.stores.redis.nodes import eventually, open_node
+
+
+def limits(*texts: str, owner: str = "client:laptop", concurrent: int | None = None) -> tuple[Limit, ...]:
+    return make_limits(owner, [LimitConfig(limit=text) for text in texts], concurrent=concurrent)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+class Process:
+    """The counters of one process, on a store of its own."""
+
+    def __init__(self, server: RedisServer, node: str, *, timeout: float = 5.0) -> None:
+        self.store = MonitoredStore(open_node(server.url, timeout=timeout))
+        assert self.store.groups is not None
+        self.counters = StoredCounters(
+            self.store, self.store.groups, node=lambda: node, works=lambda: self.store.works
+        )
+        self.events: list[LimitEvent] = []
+        self.counters.on_events = self.events.extend
+
+    async def reserve(self, rows: tuple[Limit, ...], *amounts: int) -> Reserved:
+        return await self.counters.reserve(rows, list(amounts), 0)
+
+    async def settle(self, reserved: Reserved, *used: int, last: bool = True) -> None:
+        assert isinstance(reserved, LimitReservation)
+        self.counters.settle(reserved, list(used), 0, last=last)
+        await self.counters.flush()
+
+    def state(self, rows: tuple[Limit, ...]) -> list[tuple[int, int]]:
+        return [(one.used, one.reserved) for one in self.counters.latest(rows)]
+
+    async def close(self) -> None:
+        self.counters.close()
+        await self.store.close()
+
+
+@pytest.fixture
+async def processes(running: RedisServer) -> AsyncIterator[list[Process]]:
+    with running.client() as client:
+        client.flushall()
+    made = [Process(running, f"gw-{number}") for number in range(3)]
+    yield made
+    for one in made:
+        await one.close()
+
+
+async def test_the_true_figure_replaces_the_reservation(processes: list[Process]) -> None:
+    one, rows = processes[0], limits("100 tokens/day", "$1/day")
+    reserved = await one.reserve(rows, 40, 7)
+    assert one.state(rows) == [(0, 40), (0, 7)]
+    await one.settle(reserved, 12, 3)
+    assert one.state(rows) == [(12, 0), (3, 0)]
+
+
+async def test_requests_of_several_nodes_are_admitted_exactly(processes: list[Process]) -> None:
+    rows = [limits("25 requests/day") for _ in processes]
+    found = await asyncio.gather(
+        *(one.reserve(row, 1) for one, row in zip(processes, rows, strict=True) for _ in range(20))
+    )
+    assert sum(isinstance(one, LimitReservation) for one in found) == 25
+    for one, row, start in zip(processes, rows, (0, 20, 40), strict=True):
+        for reserved in found[start : start + 20]:
+            if isinstance(reserved, LimitReservation):
+                await one.settle(reserved, 1)
+        assert isinstance(await one.reserve(row, 1), LimitRefusal)
+    assert processes[-1].state(rows[-1]) == [(25, 0)]
+
+
+async def test_a_request_reserves_against_all_limits_or_none(processes: list[Process]) -> None:
+    one, two = processes[:2]
+    wide, narrow = limits("100 tokens/day"), limits("10 tokens/day", owner="team:core")
+    refusal = await one.reserve((*wide, *narrow), 20, 20)
+    assert isinstance(refusal, LimitRefusal)
+    assert refusal.exceeded.limit is narrow[0]
+    assert [event.name for event in refusal.events] == ["limit_exceeded"]
+    assert isinstance(await two.reserve(limits("100 tokens/day"), 100), LimitReservation)
+
+
+async def test_neither_of_two_concurrent_requests_refuses_the_other(processes: list[Process]) -> None:
+    """Only what is admitted counts: with room for one, one of them is admitted."""
+    one, rows = processes[0], limits("1 requests/day")
+    found = await asyncio.gather(*(one.reserve(rows, 1) for _ in range(10)))
+    assert sum(isinstance(reserved, LimitReservation) for reserved in found) == 1
+
+
+async def test_requests_at_the_same_time_stay_reserved_between_rounds(processes: list[Process]) -> None:
+    one, two = processes[:2]
+    rows = limits(concurrent=1)
+    reserved = await one.reserve(rows, 1)
+    await one.settle(reserved, 0, last=False)
+    assert isinstance(await two.reserve(limits(concurrent=1), 1), LimitRefusal)
+    await one.settle(reserved, 0)
+    assert isinstance(await two.reserve(limits(concurrent=1), 1), LimitReservation)
+
+
+async def test_reservations_of_a_process_that_is_gone_end(processes: list[Process]) -> None:
+    one, two = processes[:2]
+    rows = limits("10 tokens/day")
+    await one.reserve(rows, 10)
+    assert isinstance(await two.reserve(limits("10 tokens/day"), 1), LimitRefusal)
+    [(key, stored)] = await two.store.read_all(SPACE, most=10)
+    value = msgspec.json.decode(stored.value)
+    value["held"] = {name: [amount, two.store.uptime().ms - 1] for name, (amount, _) in value["held"].items()}
+    await two.store.put(SPACE, key, msgspec.json.encode(value))
+    assert isinstance(await two.reserve(limits("10 tokens/day"), 10), LimitReservation)
+
+
+async def test_every_node_adds_what_its_ledger_knows_once(processes: list[Process]) -> None:
+    def past(limit: Limit, since: int) -> list[tuple[int, int]]:
+        return [(int(time.time() * MICROS), 10)]
+
+    for one in processes:
+        one.counters.past_use = past
+    for one in processes * 2:
+        await one.settle(await one.reserve(limits("100 tokens/24h"), 1), 1)
+    assert processes[-1].state(limits("100 tokens/24h")) == [(36, 0)]
+
+
+async def test_warnings_are_reported_once_for_all_nodes(processes: list[Process]) -> None:
+    for one in processes:
+        await one.settle(await one.reserve(limits("10 tokens/day"), 3), 3)
+    for one in processes[:1]:
+        assert isinstance(await one.reserve(limits("10 tokens/day"), 3), LimitRefusal)
+    names = [event.name for one in processes for event in one.events]
+    assert names == ["limit_warn"]
+
+
+async def test_figures_of_limits_that_others_use_are_read_beside_the_requests(
+    processes: list[Process],
+) -> None:
+    one, two = processes[:2]
+    rows = limits("10 tokens/day")
+    with pytest.raises(CountersUnavailable):
+        two.counters.figures(rows, 0)
+    await one.settle(await one.reserve(limits("10 tokens/day"), 4), 4)
+    two.counters.beat()
+    await two.counters.flush()
+    assert [(row.used, row.remaining) for row in two.counters.figures(rows, 0)] == [(4, 6)]
+
+
+async def test_reset_sets_use_to_zero_for_all_nodes(processes: list[Process]) -> None:
+    one, two = processes[:2]
+    await one.settle(await one.reserve(limits("10 tokens/day"), 10), 10)
+    two.counters.reset(limits("10 tokens/day"), 0)
+    await two.counters.flush()
+    assert isinstance(await one.reserve(limits("10 tokens/day"), 10), LimitReservation)
+
+
+async def test_use_during_an_outage_is_counted_once_when_redis_is_back(tmp_path: Any) -> None:
+    server = RedisServer(tmp_path / "redis", saves=True)
+    one = Process(server, "gw-1", timeout=0.5)
+    rows = limits("100 tokens/day")
+    try:
+        reserved = await one.reserve(rows, 40)
+        server.kill()
+        await one.settle(reserved, 12)
+        with pytest.raises(CountersUnavailable):
+            await one.reserve(rows, 1)
+        with pytest.raises(CountersUnavailable):
+            one.counters.reset(rows, 0)
+        server.start()
+        await eventually(lambda: one.store.works)
+        one.counters.beat()
+        await one.counters.flush()
+        await one.reserve(rows, 1)
+        assert one.state(rows) == [(12, 1)]
+    finally:
+        await one.close()
+        server.kill()
