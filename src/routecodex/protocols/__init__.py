@@ -18,6 +18,7 @@ reference          writes the tables of lost fields in docs/protocols.md
 message_features   reads author, user text, images and searches from messages
 grammar            rules for every stream, body and error that a client is served
 user_text          finds and replaces user-written texts in a request
+requested_output   the most output that a request asks for
 control_fields     control fields of a body: session, conversation, route hints
 large_body         edits a large body without decoding it
 """

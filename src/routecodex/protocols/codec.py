@@ -376,10 +376,12 @@ class Pipe(Protocol):
     they return the protocol's error event and set `outcome.error`. `ended`: the client bytes are complete.
     """
 
-    started: bool
-    ended: bool
-    outcome: AnswerOutcome
-
+    @property
+    def started(self) -> bool: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def outcome(self) -> AnswerOutcome: ...
     def feed(self, data: bytes) -> bytes: ...
     def close(self) -> bytes: ...
     def fail(self, error: GatewayError) -> bytes:

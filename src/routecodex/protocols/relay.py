@@ -19,33 +19,26 @@ _BYTES_PER_TOKEN = 3
 
 
 class OutputMeter:
-    """Estimates output tokens from the size of frames; `envelope` is the size of a frame without content.
+    """Counts frames with content, and their bytes, for an estimate of their tokens.
 
-    The last frames are kept, so that a relay can learn the envelope from them when an estimate is needed.
+    Relays count in place where frames pass undecoded, because every chunk of a stream comes through there.
+    The last frames are kept: the size of a frame without its content is learned from them if it is needed.
     """
 
-    __slots__ = ("_bytes", "_frames", "envelope", "last")
+    __slots__ = ("bytes", "frames", "last")
 
     def __init__(self) -> None:
-        self.envelope = 0
+        self.bytes = 0
+        self.frames = 0
         self.last = b""
-        self._bytes = 0
-        self._frames = 0
 
-    def add(self, run: bytes) -> None:
-        """Count a run of whole frames."""
-        self.add_frames(run, run.count(b"\n\n"))
+    def tokens(self, envelope: int) -> int:
+        """Return a count that errs high: one token per frame or three bytes of content, whichever is more.
 
-    def add_frames(self, run: bytes, frames: int) -> None:
-        """Count a run of so many frames."""
-        self._bytes += len(run)
-        self._frames += frames
-        self.last = run
-
-    def tokens(self) -> int:
-        """Return a count that errs high: one token per frame or three bytes of content, whichever is more."""
-        content = self._bytes - self._frames * self.envelope
-        return max(self._frames, content // _BYTES_PER_TOKEN) + 1
+        `envelope` is the size of a frame without content.
+        """
+        content = self.bytes - self.frames * envelope
+        return max(self.frames, content // _BYTES_PER_TOKEN) + 1
 
 
 class FrameRelay(ABC):
@@ -57,6 +50,7 @@ class FrameRelay(ABC):
         self.outcome = AnswerOutcome()
         self._reply = reply
         self._frames = Frames()
+        self._meter = OutputMeter()
         self._held: list[bytes] = []
 
     @abstractmethod

@@ -7,6 +7,7 @@ model_facts   sizes and abilities of models by name, from the rows of model_fact
 model_listing list_models: the models that a provider lists itself
 deviations    deviations of presets from their protocols
 upstream      Upstream: one configured provider; SecretRedactor: keeps its keys out of errors
+rate_limit_headers  what providers say is left of the limits of a key
 http          the HTTP/1.1 client that all upstreams share
 demo          the built-in scripted provider
 """

@@ -158,6 +158,27 @@ def classify(
     return _UNKNOWN_TOOLS if features.newest == "tool" else _DEFAULT
 
 
+def rules(options: ClassifierOptions = DEFAULTS) -> tuple[RouteClass, ...]:
+    """Return the rules in the order in which they are tried, as people read them."""
+    tokens, models = options.longcontext_tokens, ", ".join(options.background_models)
+    by_role = [rule for rule in (_COMPACTION, _SUBAGENT) if rule.route in options.role_routes]
+    background = [RouteClass("background", f"the model is one of {models}")] if models else []
+    return (
+        *by_role[: _COMPACTION in by_role],
+        _VISION,
+        RouteClass("longcontext", f"the request has {tokens} tokens or more"),
+        *by_role[_COMPACTION in by_role :],
+        _UTILITY,
+        *background,
+        _SEARCH_REQUESTED,
+        _SEARCH_INTENT,
+        _USER_TURN,
+        *(RouteClass(route, reason) for route, reason in _BY_KIND.values()),
+        _UNKNOWN_TOOLS,
+        _DEFAULT,
+    )
+
+
 def wants_search(text: str, phrases: tuple[str, ...] = ()) -> bool:
     """Return whether the user wants a web search; `phrases` add to the known ones."""
     plain = text.lower()

@@ -94,6 +94,17 @@ class NotPermitted(Exception):
         self.subject = subject
 
 
+def failed_provider(tried: frozenset[Target], *, attempts_left: int, max_attempts: int) -> str | None:
+    """Return the provider to leave for the last third of the attempts: that of all attempts so far.
+
+    A provider with many keys could otherwise take all attempts of a request while it is down.
+    """
+    if attempts_left > max_attempts // 3:
+        return None
+    providers = {target.provider for target in tried}
+    return providers.pop() if len(providers) == 1 else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoutePlan:
     """The targets of one request in order, with every reason.
@@ -110,6 +121,10 @@ class RoutePlan:
     cooling: tuple[CoolingTarget, ...] = ()
     only_provider: str | None = None
     clears_sticky: bool = False
+
+    def with_provider_last(self, provider: str) -> RoutePlan:
+        """Return the same plan with the targets of a provider last."""
+        return self.in_order(sorted(self.steps, key=lambda step: step.target.provider == provider))
 
     def in_order(self, steps: Iterable[PlanStep]) -> RoutePlan:
         """Return the same plan with its steps in another order."""

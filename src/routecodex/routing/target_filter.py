@@ -13,7 +13,7 @@ from routecodex.routing.registry import PlanStep, Registry, Selector, Target
 if TYPE_CHECKING:
     from routecodex.routing.route_plan import RouteQuery, RoutingRules
 
-RemovalCause = Literal["disabled", "not allowed", "too small", "tried"]
+RemovalCause = Literal["disabled", "not allowed", "too small", "tried", "no price"]
 
 
 class RemovedTarget(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from routecodex.canon.errors import GatewayError, Kind, UpstreamError
+from routecodex.canon.errors import GatewayError, Kind, LimitExceeded, UpstreamError
 from routecodex.protocols.upstream_errors import plain_text, upstream_error
 from routecodex.wire import json
 
@@ -28,7 +28,14 @@ _TYPES: dict[Kind, str] = {
 def error_object(error: GatewayError) -> dict[str, Any]:
     """Return the `error` object of a response or of a stream's last chunk."""
     code = error.protocol_code or error.code
-    return {"message": error.message, "type": _TYPES[error.kind], "param": error.param, "code": code}
+    return {"message": error.message, "type": _type(error), "param": error.param, "code": code}
+
+
+def _type(error: GatewayError) -> str:
+    if not isinstance(error, LimitExceeded):
+        return _TYPES[error.kind]
+    # As OpenAI answers: an account without credit, or the kind of limit that is used.
+    return "insufficient_quota" if error.code == "budget_exceeded" else error.counts
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:

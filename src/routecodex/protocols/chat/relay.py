@@ -36,7 +36,7 @@ from routecodex.protocols.chat.known_frames import OBJECT, ChunkPrefix, KnownFra
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta, WireUsage
 from routecodex.protocols.chat.validate import RequestView
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.relay import FrameRelay, OutputMeter
+from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.text_batches import FrameTemplate
 from routecodex.protocols.upstream_errors import stream_broken, stream_truncated
 from routecodex.wire import json, scan, sse
@@ -91,7 +91,8 @@ class Relay(FrameRelay):
         self._usage_data = b""
         """Data of the last chunk whose usage could not be sent as it came."""
         self._last_arguments: list[str] = []
-        self._meter = OutputMeter()
+        self._envelope = 0
+        """Size of a chunk without content."""
 
     def _error_frame(self, error: GatewayError) -> bytes:
         return sse.frame(json.encode({"error": errors.error_object(error)}))
@@ -99,8 +100,13 @@ class Relay(FrameRelay):
     def _unparsable(self) -> GatewayError:
         return unparsable()
 
+    def _count(self, run: bytes) -> None:
+        meter = self._meter
+        meter.bytes += len(run)
+        meter.frames += run.count(b"\n\n")
+
     def _output_tokens(self) -> int:
-        return self._meter.tokens()
+        return self._meter.tokens(self._envelope)
 
     def _finish(self) -> bytes:
         return self._done() if self._complete else self._break(stream_truncated())
@@ -122,7 +128,7 @@ class Relay(FrameRelay):
                 searched = True
                 end = self._unmarked_end(run, at)
                 if end > at:
-                    self._meter.add(run[at:end])
+                    self._count(run[at:end])
                     at = end
                     continue
             frame, raw, end = self._next_frame(run, at)
@@ -169,7 +175,7 @@ class Relay(FrameRelay):
         end = self._known_end(run, at)
         if end > at:
             raw = run[at:end]
-            self._meter.add(raw)
+            self._count(raw)
             return raw, raw, end
         if self.started and run[at : at + len(DONE)] == DONE:
             return self._done(), DONE, at + len(DONE)
@@ -206,7 +212,7 @@ class Relay(FrameRelay):
             return self._break(unparsable())
         if chunk.error is not ABSENT and has_error(chunk):
             return self._upstream_error(raw, chunk)
-        self._meter.add(raw)
+        self._count(raw)
         started, finishes = self.started, len(self._finish_reasons)
         try:
             return self._chunk(chunk, data, raw=raw, loose=loose)
@@ -277,7 +283,7 @@ class Relay(FrameRelay):
         """Note the fields of the first chunk with a choice, and the size of its frame."""
         self._prefix = prefix
         self._tier = prefix.tier
-        self._meter.envelope = size
+        self._envelope = size
         self.outcome.model = prefix.model or ""
         self.outcome.response_id = prefix.id or ""
 
@@ -454,7 +460,7 @@ class Relay(FrameRelay):
         """Return the usage as the upstream wrote it if complete, else from its counts or an estimate."""
         usage = self.outcome.usage
         if usage is None:
-            usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
+            usage = Usage(self._reply.input_tokens, self._output_tokens(), estimated=True)
             self.outcome.usage = usage
         raw = complete_usage(self._usage_data) if self._usage_data else ABSENT
         return usage_object(usage) if raw is ABSENT else raw

@@ -124,7 +124,9 @@ class Relay(FrameRelay):
         return self.outcome.usage
 
     def _output_tokens(self) -> int:
-        return output_estimate(self._size.chars())
+        meter = self._meter
+        seen = output_estimate(self._size.chars())
+        return seen + meter.tokens(_envelope_of(self._unread_usage or meter.last)) if meter.frames else seen
 
     def _error_frame(self, error: GatewayError) -> bytes:
         self._read_usage()
@@ -152,7 +154,11 @@ class Relay(FrameRelay):
     def _pass(self, run: bytes, frames: int) -> bytes:
         if run.find(_USAGE) >= 0:
             self._unread_usage = run
-        self._size.add_run(run, frames)
+            meter = self._meter
+            meter.bytes += len(run)
+            meter.frames += frames
+        else:
+            self._size.add_run(run, frames)
         return run
 
     def _block(self, block: bytes) -> bytes:
@@ -187,9 +193,14 @@ class Relay(FrameRelay):
             self._passes = False
         corrects = reader.needs_correction and finishes(chunk)
         sent = sse.frame(reader.corrected(frame.data) if corrects else compact(frame.data))
-        self._size.add(frame, chunk)
-        if self.outcome.usage is None and not self._unread_usage and finishes(chunk):
-            self._last, sent = sent, b""
+        if self.outcome.usage is None and not self._unread_usage:
+            self._size.add(frame, chunk)
+            if finishes(chunk):
+                self._last, sent = sent, b""
+        else:
+            self._meter.bytes += len(frame.raw)
+            self._meter.frames += 1
+            self._meter.last = frame.raw
         return last + sent if last else sent
 
     def _read_usage(self) -> None:
@@ -232,6 +243,16 @@ class OutputSize:
     def chars(self) -> int:
         """Return the count, rounded up."""
         return self._chars + max(0, self._passed - self._frames * self._envelope)
+
+
+def _envelope_of(run: bytes) -> int:
+    """Return the bytes around the text of the last frame with text; 0 if there is none."""
+    for frame in reversed(sse.Frames().feed(run)):
+        chunk = read_chunk(frame.data)
+        written = written_chars(chunk) if chunk is not None else 0
+        if written:
+            return len(frame.raw) - written
+    return 0
 
 
 def written_chars(chunk: StreamChunk) -> int:

@@ -26,7 +26,7 @@ from routecodex.protocols.messages.decode_stream import (
 )
 from routecodex.protocols.messages.encode_stream import MESSAGE_STOP, end_frame, stop_frame
 from routecodex.protocols.messages.schema import StreamChunk
-from routecodex.protocols.relay import FrameRelay, OutputMeter
+from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
@@ -51,7 +51,6 @@ class Relay(FrameRelay):
         self._signatures: dict[int, list[str]] = {}
         self._counter = UsageCounter()
         self._stop_reason: str | None = None
-        self._meter = OutputMeter()
 
     def _relay(self, run: bytes) -> bytes:
         return self._pass(run) if self.started and self._is_plain(run) else self._frame_by_frame(run)
@@ -66,8 +65,7 @@ class Relay(FrameRelay):
         return self._counter.usage()
 
     def _output_tokens(self) -> int:
-        self._meter.envelope = _envelope_of(self._meter.last)
-        return self._meter.tokens()
+        return self._meter.tokens(_envelope_of(self._meter.last))
 
     def _is_finished(self) -> bool:
         return self._stop_reason is not None
@@ -82,7 +80,10 @@ class Relay(FrameRelay):
         return run.startswith(b"event:") and run.count(b"\nevent:") + 1 == run.count(b"\n\n")
 
     def _pass(self, raw: bytes) -> bytes:
-        self._meter.add(raw)
+        meter = self._meter
+        meter.bytes += len(raw)
+        meter.frames += raw.count(b"\n\n")
+        meter.last = raw
         if self._callers:
             self._last_call.append(raw)
         return raw

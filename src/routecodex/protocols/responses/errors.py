@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from routecodex.canon.errors import GatewayError, Kind, UpstreamError, UpstreamFailed
+from routecodex.canon.errors import GatewayError, Kind, LimitExceeded, UpstreamError, UpstreamFailed
 from routecodex.protocols.upstream_errors import plain_text, upstream_error
 from routecodex.wire import json
 
@@ -102,6 +102,10 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
             "code": error.protocol_code or error.code,
         }
     }
+    if isinstance(error, LimitExceeded):
+        # Codex shows its own text with the time of the reset, and does not retry.
+        envelope["error"]["type"] = "usage_limit_reached"
+        envelope["error"]["resets_at"] = error.resets_at
     if error.code is not None:
         envelope["code"] = error.code
     if error.details is not None:

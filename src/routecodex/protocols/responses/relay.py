@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 
 from routecodex.canon.errors import GatewayError
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.relay import FrameRelay, OutputMeter
+from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.responses.encode_items import (
     ResponseObject,
     error_object,
@@ -68,13 +68,13 @@ class Relay(FrameRelay):
         self._items: list[Raw] = []
         self._last = b""
         self._mends = False
-        self._meter = OutputMeter()
         self._object: bytes | None = None
         """The response object of the event that is next to pass, if the upstream's is incomplete."""
 
     def _relay(self, run: bytes) -> bytes:
         if self.started and not self._mends and (frames := _plain_frames(run)):
-            self._meter.add_frames(run, frames)
+            self._meter.bytes += len(run)
+            self._meter.frames += frames
             self._last = run
             return run
         out: list[bytes] = []
@@ -87,16 +87,17 @@ class Relay(FrameRelay):
 
     def _block(self, block: bytes) -> bytes:
         """Return the client's frame for one frame without its blank line."""
-        if self.started and not self._mends and _plain_frames(raw := block + b"\n\n"):
-            self._meter.add_frames(raw, 1)
-            self._last = raw
+        if self.started and not self._mends and block.count(_DELTA) == 1:
+            raw = self._last = block + b"\n\n"
+            meter = self._meter
+            meter.bytes += len(raw)
+            meter.frames += 1
             return raw
         frame = sse.parse(block)
         return b"" if frame is None else self._frame(frame)
 
     def _output_tokens(self) -> int:
-        self._meter.envelope = _envelope_of(self._meter.last)
-        return self._meter.tokens()
+        return self._meter.tokens(_envelope_of(self._last))
 
     def _unparsable(self) -> GatewayError:
         return unparsable()
@@ -115,8 +116,9 @@ class Relay(FrameRelay):
         if event is None:
             return b""
         self._note(event)
-        if event.type.endswith(_DELTA_TYPE):
-            self._meter.add_frames(frame.raw, 1)
+        if self._mends and event.type.endswith(_DELTA_TYPE):
+            self._meter.bytes += len(frame.raw)
+            self._meter.frames += 1
         if event.type in TERMINAL and (failure := self._end(event)) is not None:
             if not self.started or event.type == "error":
                 return self._break(failure)
