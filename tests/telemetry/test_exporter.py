@@ -1,0 +1,239 @@
+"""The exporter: batches, retries, the bounds of the queue, and a collector that is down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from routecodex.providers.http import HttpClient
+from routecodex.telemetry.exporter import ExportOptions, QueuedTrace, SpanExporter
+from routecodex.telemetry.request_trace import Tracer
+from routecodex.telemetry.span import INTERNAL, Resource, Span, SpanShape
+from tests.kit.collector import Collector, partial_success
+from tests.kit.steps import Answer, Hang, Json, Raw
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SHAPE = SpanShape("one", INTERNAL, [])
+LOGGER = "routecodex.telemetry"
+NOWHERE = "http://127.0.0.1:9"
+
+
+def spans_of(batch: Sequence[QueuedTrace[int]]) -> list[Span]:
+    """Return as many spans for each item as it says, numbered by the item."""
+    return [
+        Span(SHAPE, TRACE, f"{queued.item:08x}{number + 1:08x}", "", "", 1, 2, [])
+        for queued in batch
+        for number in range(queued.spans)
+    ]
+
+
+def options(
+    url: str, *, queue: int = 2048, batch: float = 0.0, protocol: str = "http/protobuf"
+) -> ExportOptions:
+    return ExportOptions(
+        url=f"{url}/v1/traces",
+        environ={},
+        protocol=protocol,
+        headers=(("x-key", "k"),),
+        resource=Resource([("service.name", "gw")], "1"),
+        batch_seconds=batch,
+        queue=queue,
+    )
+
+
+@contextlib.asynccontextmanager
+async def exporting(
+    settings: ExportOptions | None, *, pauses: Sequence[float] = (0.0, 0.0, 0.0)
+) -> AsyncIterator[SpanExporter[int]]:
+    client = HttpClient()
+    exporter = SpanExporter(client, spans_of, pauses=pauses)
+    exporter.configure(settings)
+    try:
+        yield exporter
+    finally:
+        await exporter.close()
+        await client.close()
+
+
+async def counts(exporter: SpanExporter[int], exported: int, dropped: int) -> None:
+    """Wait until the exporter has counted this much."""
+    while (exporter.exported, exporter.dropped) != (exported, dropped):
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
+async def test_spans_are_sent_with_the_headers_and_the_type_of_their_encoding(protocol: str) -> None:
+    async with Collector() as collector, exporting(options(collector.url, protocol=protocol)) as exporter:
+        exporter.add(1, 2)
+        await counts(exporter, 2, 0)
+    (request,) = collector.requests
+    types = {"http/protobuf": "application/x-protobuf", "http/json": "application/json"}
+    assert (request.headers["content-type"], request.headers["x-key"]) == (types[protocol], "k")
+    assert [span.span_id for span in collector.spans] == ["0000000100000001", "0000000100000002"]
+
+
+async def test_spans_wait_for_others_up_to_a_full_batch() -> None:
+    async with Collector() as collector, exporting(options(collector.url, batch=3600)) as exporter:
+        for item in range(1, 301):
+            exporter.add(item, 2)
+        await counts(exporter, 512, 0)
+        await exporter.close()
+        assert (exporter.exported, exporter.dropped) == (600, 0)
+    assert len(collector.requests) == 2
+
+
+async def test_over_the_bounds_of_the_queue_spans_are_dropped_and_counted() -> None:
+    async with Collector() as collector, exporting(options(collector.url, queue=5, batch=3600)) as exporter:
+        for item in range(1, 5):
+            exporter.add(item, 2)
+        assert exporter.dropped == 4
+        exporter.add(9, 1, content_bytes=1 << 30)
+        assert exporter.dropped == 5
+        await exporter.close()
+    assert exporter.exported == 4
+    assert len(collector.spans) == 4
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_a_passing_failure_is_retried(status: int) -> None:
+    async with Collector() as collector, exporting(options(collector.url)) as exporter:
+        collector.queue(Json(status, b"busy"), Json(status, b"busy"))
+        exporter.add(1, 1)
+        await counts(exporter, 1, 0)
+    assert len(collector.requests) == 3
+    assert len({request.body for request in collector.requests}) == 1
+
+
+async def test_a_broken_connection_is_retried() -> None:
+    async with Collector() as collector, exporting(options(collector.url)) as exporter:
+        collector.queue(Raw([]))
+        exporter.add(1, 1)
+        await counts(exporter, 1, 0)
+    assert len(collector.requests) >= 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 415, 500, 501, 302])
+async def test_any_other_failure_is_final(status: int) -> None:
+    async with (
+        Collector(lambda _: Json(status, b"no")) as collector,
+        exporting(options(collector.url)) as exporter,
+    ):
+        exporter.add(1, 3)
+        await counts(exporter, 0, 3)
+    assert len(collector.requests) == 1
+
+
+async def test_a_partial_success_is_counted_and_never_retried() -> None:
+    async with (
+        Collector(lambda _: partial_success(2, "too many")) as collector,
+        exporting(options(collector.url)) as exporter,
+    ):
+        exporter.add(1, 5)
+        await counts(exporter, 3, 2)
+    assert len(collector.requests) == 1
+
+
+async def test_a_batch_is_given_up_after_the_last_pause() -> None:
+    async with (
+        Collector(lambda _: Json(503, b"")) as collector,
+        exporting(options(collector.url), pauses=(0.0, 0.0)) as exporter,
+    ):
+        exporter.add(1, 2)
+        await counts(exporter, 0, 2)
+    assert len(collector.requests) == 3
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+async def test_a_retry_waits_as_long_as_the_collector_says(form: str) -> None:
+    arrived: list[float] = []
+
+    def answer(_request: object) -> Answer:
+        arrived.append(time.time())
+        date = email.utils.formatdate(time.time() + 2, usegmt=True)
+        wait = {"retry-after": "1" if form == "seconds" else date}
+        return Json(429, b"", wait) if len(arrived) == 1 else Json(200, b"")
+
+    async with Collector(answer) as collector, exporting(options(collector.url)) as exporter:
+        exporter.add(1, 1)
+        await counts(exporter, 1, 0)
+    assert arrived[1] - arrived[0] >= 0.9
+
+
+async def test_a_collector_that_is_down_logs_once_and_once_more_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with exporting(options(NOWHERE), pauses=()) as exporter:
+        for item in range(1, 4):
+            exporter.add(item, 1)
+            await counts(exporter, 0, item)
+        async with Collector() as collector:
+            exporter.configure(options(collector.url))
+            exporter.add(9, 1)
+            await counts(exporter, 1, 3)
+    levels = [record.levelname for record in caplog.records if record.name == LOGGER]
+    assert levels == ["WARNING", "INFO"]
+    assert "127.0.0.1:9/v1/traces" in caplog.text
+    assert "x-key" not in caplog.text
+
+
+async def test_what_cannot_leave_within_two_seconds_of_the_end_is_dropped() -> None:
+    async with (
+        Collector(lambda _: Raw([Hang()])) as collector,
+        exporting(options(collector.url)) as exporter,
+    ):
+        exporter.add(1, 2)
+        await collector.received()
+        exporter.add(2, 1)
+        await asyncio.wait_for(exporter.close(), 5)
+        assert (exporter.exported, exporter.dropped) == (0, 3)
+
+
+async def test_turned_off_it_drops_what_waits_and_takes_nothing() -> None:
+    async with Collector() as collector, exporting(options(collector.url, batch=3600)) as exporter:
+        exporter.add(1, 2)
+        exporter.configure(None)
+        exporter.add(2, 2)
+        await counts(exporter, 0, 2)
+        await exporter.close()
+    assert collector.requests == []
+
+
+async def test_spans_that_cannot_be_made_are_dropped_and_the_next_are_sent() -> None:
+    def fails_first(batch: Sequence[QueuedTrace[int]]) -> list[Span]:
+        if batch[0].item == 1:
+            raise TypeError("a mistake")
+        return spans_of(batch)
+
+    client = HttpClient()
+    async with Collector() as collector:
+        exporter = SpanExporter(client, fails_first)
+        exporter.configure(options(collector.url))
+        logging.getLogger(LOGGER).disabled = True
+        try:
+            exporter.add(1, 2)
+            await counts(exporter, 0, 2)
+        finally:
+            logging.getLogger(LOGGER).disabled = False
+        exporter.add(2, 1)
+        await counts(exporter, 1, 2)
+        await exporter.close()
+        await client.close()
+    assert [span.span_id for span in collector.spans] == ["0000000200000001"]
+
+
+def test_an_unsampled_trace_collects_nothing() -> None:
+    headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-00"}
+    trace = Tracer().begin(headers, method="POST", path="/v1/messages", endpoint="generate")
+    trace.begin_attempt("target", 1.0, 1)
+    trace.open_attempt()
+    trace.end_attempt()
+    with trace.tool("search", "call_1"):
+        assert trace.outer_lines() == trace.lines()
+    assert (trace.spans, trace.attempts, trace.tools) == (0, [], [])
