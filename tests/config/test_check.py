@@ -95,22 +95,12 @@ SERVER = [
         id="empty client key",
     ),
     pytest.param(
-        BASE + '[store]\nurl = "redis://:pw@h:6379/0"\n',
-        (
-            "error",
-            "store.url",
-            "this version ships the stores file: and memory: only",
-            'use url = "file:"',
-        ),
-        id="redis",
-    ),
-    pytest.param(
         BASE + '[store]\nurl = "/tmp/x"\n',
         (
             "error",
             "store.url",
             '"/tmp/x" is not a store of this version',
-            'use "file:", "file:/path" or "memory:"',
+            'use "file:", "file:/path", "memory:" or "redis://host:6379/0"',
         ),
         id="path without a scheme",
     ),
@@ -120,7 +110,7 @@ SERVER = [
             "error",
             "store.url",
             "this value is not a store of this version",
-            'use "file:", "file:/path" or "memory:"',
+            'use "file:", "file:/path", "memory:" or "redis://host:6379/0"',
         ),
         id="store with a password",
     ),

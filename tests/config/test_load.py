@@ -252,10 +252,10 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
                 1,
                 "server",
                 "must be a table, got a number",
-                "write { … } with any of: host, port, id, client_keys, admin_token, allowed_hosts, "
-                "allowed_origins, max_body_mb, max_header_kb, max_messages, max_concurrent, max_queued, "
-                "queue_wait_ms, client_idle_ms, max_body_seconds, keepalive_ms, drain_seconds, "
-                "worker_timeout_ms",
+                "write { … } with any of: host, port, id, advertise_url, client_keys, admin_token, "
+                "allowed_hosts, allowed_origins, max_body_mb, max_header_kb, max_messages, max_concurrent, "
+                "max_queued, queue_wait_ms, client_idle_ms, max_body_seconds, keepalive_ms, drain_seconds, "
+                "drain_notice_ms, worker_timeout_ms",
             ),
             id="number for a table",
         ),

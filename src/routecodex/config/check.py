@@ -8,13 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from urllib.parse import SplitResult, urlsplit
 
+from routecodex.config.check_capture import check_capture
+from routecodex.config.check_console import check_console
 from routecodex.config.check_prices import check_prices
 from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_routes
+from routecodex.config.check_store import check_store
 from routecodex.config.check_teams import check_teams
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
 from routecodex.config.providers import DISCOVERED, ModelConfig, Protocol, ProviderConfig
 from routecodex.config.server_tools import WebSearchHttpConfig
+from routecodex.config.telemetry import TelemetryConfig
 
 _VISIBLE = re.compile(r"[!-~]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+\Z")
@@ -186,6 +190,20 @@ def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
     yield from _headers(row.headers, (*place, "headers"))
 
 
+def check_telemetry(row: TelemetryConfig, hidden: Hidden) -> Iterator[Problem]:
+    """Check the address and headers of a collector; the text of `hidden` places is never shown."""
+    for key in ("endpoint", "traces_endpoint"):
+        url, place = getattr(row, key), ("telemetry", key)
+        if url is None:
+            continue
+        if split_url(url) is None:
+            yield _not_a_url(url, place, hidden)
+        elif "@" in url.partition("://")[2].partition("/")[0]:
+            yield Problem(place, "contains a user name or password", "put the key in headers")
+    headers = {name: secret.reveal() for name, secret in row.headers.items()}
+    yield from _headers(headers, ("telemetry", "headers"))
+
+
 def _not_a_url(url: str, place: ConfigPath, hidden: Hidden) -> Problem:
     return Problem(place, f"{display(url, place, hidden)} is not a URL", _URL_FIX)
 
@@ -251,12 +269,15 @@ def check(config: Config, hidden: Hidden = _NO_PLACES, *, stored_clients: bool =
         *([] if stored_clients else open_address(config)),
         *_origins(config),
         *check_teams(config, lambda url: split_url(url) is not None),
-        *_store(config, hidden),
+        *check_console(config, split_url),
+        *check_capture(config),
+        *check_store(config, hidden),
         *_ntp(config),
     ]
     for name, provider in config.providers.items():
         problems.extend(check_provider(name, provider, hidden))
     problems.extend(check_search(config.server_tools.web_search.http, hidden))
+    problems.extend(check_telemetry(config.telemetry, hidden))
     if not config.providers:
         problems.append(
             Problem(
@@ -295,10 +316,21 @@ def _server(config: Config) -> Iterator[Problem]:
         yield Problem(
             ("server", "id"), f"{quoted(server.id)} is not a valid name", "use letters, digits, . _ and -"
         )
+    if server.advertise_url is not None and not _is_plain_url(server.advertise_url):
+        yield Problem(
+            ("server", "advertise_url"),
+            "is not the URL of a server",
+            'write "http://host:port", without a path',
+        )
     if server.admin_token is not None and not server.admin_token:
         yield Problem(
             ("server", "admin_token"), "is empty", "set a token, or remove the line to have one generated"
         )
+
+
+def _is_plain_url(url: str) -> bool:
+    parts = split_url(url)
+    return parts is not None and not (parts.path.strip("/") or parts.query or parts.fragment or "@" in url)
 
 
 _ORIGIN = re.compile(
@@ -337,20 +369,6 @@ def _origin_fix(text: str) -> str:
     if "://" not in text and _HOST.match(text.partition(":")[0]):
         return "write " + quoted(f"https://{text}") + " or " + quoted(f"http://{text}")
     return "write scheme://host or scheme://host:port"
-
-
-def _store(config: Config, hidden: Hidden) -> Iterator[Problem]:
-    place = ("store", "url")
-    url = config.store.url
-    scheme, colon, rest = url.partition(":")
-    if scheme in {"redis", "rediss"}:
-        yield Problem(place, "this version ships the stores file: and memory: only", 'use url = "file:"')
-    elif not colon or scheme not in {"file", "memory"} or (scheme == "memory" and rest):
-        message = f"{display(url, place, hidden)} is not a store of this version"
-        yield Problem(place, message, 'use "file:", "file:/path" or "memory:"')
-    elif rest and not rest.startswith(("/", "~/")):
-        message = f"{display(url, place, hidden)} is not an absolute path"
-        yield Problem(place, message, 'use "file:/path", or "file:" for the session dir')
 
 
 def _ntp(config: Config) -> Iterator[Problem]:

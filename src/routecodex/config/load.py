@@ -1,7 +1,7 @@
 """Loads a file into a checked configuration or a list of problems.
 
-Parse TOML, insert values of the environment, repair first mistakes, apply presets, read the model, resolve
-keys, check, and add the line numbers.
+Parse TOML, insert values of the environment, fill in the variables of OpenTelemetry, repair first mistakes,
+apply presets, read the model, resolve keys, check, and add the line numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from routecodex.config.repair import repair
 from routecodex.config.resolve import imply_modes, imply_values, resolve
 from routecodex.config.shape import read
 from routecodex.config.syntax import MINIMAL_CONFIG, line_of, lines_of, parse
+from routecodex.config.telemetry import fill_telemetry
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\}|\$\{[^}]*\}?")
 
@@ -163,12 +164,14 @@ def examine(
     if isinstance(parsed, Problem):
         return None, [structs.replace(parsed, file=source)]
     tree, from_env, problems = expand(imply_values(imply_modes(parsed)), environ)
+    tree, filled, ignored = fill_telemetry(tree, environ)
+    from_env |= filled
     tree, mistakes = repair(tree, presets, from_env)
     written = tree
     tree, unknown = apply_presets(tree, presets, environ)
     tree, unfilled = fill_addresses(tree, environ)
     config, misshapen = read(Config, tree, from_env=from_env)
-    problems += [*mistakes, *unknown, *unfilled]
+    problems += [*ignored, *mistakes, *unknown, *unfilled]
     problems += _unreported(misshapen, problems)
     if config is not None:
         problems += exposed_keys(config, from_env, file=source, mode=mode)

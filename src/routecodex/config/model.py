@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field, structs
 
+from routecodex.canon.store_url import is_redis_url
+from routecodex.config.capture import CaptureConfig
+from routecodex.config.console import ConsoleConfig
 from routecodex.config.providers import ProviderConfig
 from routecodex.config.server_tools import ServerToolsConfig
 from routecodex.config.teams import ClientConfig, TeamConfig, UsageConfig
+from routecodex.config.telemetry import TelemetryConfig
 from routecodex.config.values import DAY_MS, DAY_SECONDS, YEAR_HOURS, Secret
 
 
@@ -123,8 +128,15 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     id: Annotated[
         str | None,
         Meta(
-            description="Name of this server in state and daemon commands; derived from host and port "
-            "when absent."
+            description="Name of this server in state and daemon commands; also `ROUTECODEX_SERVER_ID`. When "
+            "absent: host and port; with a Redis store the name of the machine and the port."
+        ),
+    ] = None
+    advertise_url: Annotated[
+        str | None,
+        Meta(
+            description="How other machines reach this server, for commands that find it in a Redis store; "
+            "also `ROUTECODEX_ADVERTISE_URL`. When absent: from host and port."
         ),
     ] = None
     client_keys: Annotated[
@@ -204,6 +216,15 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             le=DAY_SECONDS,
         ),
     ] = 30
+    drain_notice_ms: Annotated[
+        int,
+        Meta(
+            description="Time after SIGTERM in which `/health/ready` says `draining` while new requests are "
+            "still accepted, so that a balancer stops sending them first.",
+            ge=0,
+            le=DAY_MS,
+        ),
+    ] = 0
 
     worker_timeout_ms: Annotated[
         int,
@@ -218,7 +239,22 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def identity(self) -> str:
         """Name of the server: `id`, or one derived from host and port that is safe as a directory name."""
-        return self.id or re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self.port}")
+        return self.id or _safe_name(f"{self.host}-{self.port}")
+
+
+def _safe_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "_", text)
+
+
+class StoreSecret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The password of a store; a string in its place is `value`. After loading it has its value."""
+
+    value: Annotated[Secret | None, Meta(description="The password itself, best as `${NAME}`.")] = None
+    env: Annotated[str | None, Meta(description="Environment variable that holds the password.")] = None
+    file: Annotated[
+        str | None,
+        Meta(description="File that holds the password; relative to the configuration file, `~` allowed."),
+    ] = None
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -226,8 +262,48 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     url: Annotated[
         str,
-        Meta(description="`file:` (the session directory), `file:/path` or `memory:` (not persistent)."),
+        Meta(
+            description="`file:` (the session directory), `file:/path`, `memory:` (not persistent), or a "
+            "Redis or Valkey that several nodes share: `redis://[user[:password]@]host[:6379][/db]`, "
+            "`redis+sentinel://h1:26379,h2:26379/<master>[/db]`, `redis+cluster://h1:6379,h2:6379`; "
+            "`rediss` in place of `redis` uses TLS."
+        ),
     ] = "file:"
+    prefix: Annotated[
+        str,
+        Meta(
+            description="Beginning of every key in Redis; nodes with the same URL and prefix are one cluster."
+        ),
+    ] = "routecodex"
+    username: Annotated[str, Meta(description="User of Redis, if the URL does not name one.")] = ""
+    password: Annotated[
+        StoreSecret | None, Meta(description="Password of Redis, if it is not in the URL.")
+    ] = None
+    ca_file: Annotated[
+        str | None,
+        Meta(description="PEM file of the authorities that sign the certificate of Redis (`rediss`)."),
+    ] = None
+    cert_file: Annotated[
+        str | None, Meta(description="PEM file of the certificate that the gateway presents to Redis.")
+    ] = None
+    key_file: Annotated[
+        str | None, Meta(description="PEM file of its key; when absent, the key is in `cert_file`.")
+    ] = None
+    verify: Annotated[bool, Meta(description="Check the certificate of Redis; `false` only for tests.")] = (
+        True
+    )
+    timeout_ms: Annotated[
+        int,
+        Meta(description="Longest time that a request waits for one call of Redis.", ge=10, le=60_000),
+    ] = 250
+    wait_replicas: Annotated[
+        int,
+        Meta(
+            description="Replicas that must have a count or a reservation before it is used (`WAIT`).",
+            ge=0,
+            le=16,
+        ),
+    ] = 0
     on_down: Annotated[
         Literal["continue", "refuse"],
         Meta(
@@ -322,6 +398,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logging: Annotated[LoggingConfig, Meta(description="Level and format of logs; the request log.")] = (
         LoggingConfig()
     )
+    telemetry: Annotated[TelemetryConfig, Meta(description="OpenTelemetry traces.")] = TelemetryConfig()
     protocols: Annotated[ProtocolsConfig, Meta(description="Settings of single protocols.")] = (
         ProtocolsConfig()
     )
@@ -338,6 +415,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "there is a client `anonymous`."
         ),
     ] = field(default_factory=dict)
+    console: Annotated[ConsoleConfig, Meta(description="The console at `/ui/`.")] = ConsoleConfig()
+    capture: Annotated[CaptureConfig, Meta(description="Captures of whole requests.")] = CaptureConfig()
     providers: Annotated[dict[str, ProviderConfig], Meta(description="The upstreams, by name.")] = field(
         default_factory=dict
     )
@@ -365,6 +444,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server_tools: Annotated[
         ServerToolsConfig, Meta(description="Tools that the gateway runs itself, between model calls.")
     ] = ServerToolsConfig()
+
+    @property
+    def identity(self) -> str:
+        """Name of the server: its `id`, or one that no other node has, if several share a Redis store."""
+        if self.server.id is None and is_redis_url(self.store.url):
+            return _safe_name(f"{socket.gethostname()}-{self.server.port}")
+        return self.server.identity
 
     @property
     def has_clients(self) -> bool:

@@ -137,7 +137,8 @@ def schema() -> str:
     provider = built["$defs"]["ProviderConfig"]
     provider["required"] = []
     # A string stands for the value of the key.
-    built["$defs"]["ClientConfig"]["properties"]["key"]["anyOf"].insert(0, {"type": "string"})
+    for table, name in (("ClientConfig", "key"), ("StoreConfig", "password")):
+        built["$defs"][table]["properties"][name]["anyOf"].insert(0, {"type": "string"})
     models = provider["properties"]["models"]
     named = {key: models.pop(key) for key in ("type", "additionalProperties")}
     models["anyOf"] = [{"const": "discover"}, named]
@@ -228,6 +229,7 @@ def _plural(kind: inspect.Type) -> str:
         return " or ".join(map(_plural, kind.types))
     return {
         inspect.StrType: "strings",
+        inspect.CustomType: "strings",
         inspect.StructType: "tables",
         inspect.FloatType: "numbers",
         inspect.AnyType: "values",

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from routecodex.config.exposure import exposed_file
-from routecodex.config.model import Config
+from routecodex.config.model import Config, ServerConfig, StoreConfig, StoreSecret
 from routecodex.config.problems import ConfigPath, Problem, warning
 from routecodex.config.providers import AuthStyle, KeyConfig, Protocol, ProviderConfig
 from routecodex.config.teams import ClientConfig, ClientKeySource
@@ -26,6 +26,7 @@ _AUTH_STYLES: dict[Protocol, AuthStyle] = {
 }
 
 
+_STORE_FILES = ("ca_file", "cert_file", "key_file")
 _NO_VARIABLES: Mapping[ConfigPath, str] = {}
 
 
@@ -42,16 +43,16 @@ def imply_modes(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def imply_values(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the tree with the keys of clients that are strings as tables."""
-    clients = tree.get("clients")
-    if not isinstance(clients, dict):
-        return tree
-    return {**tree, "clients": {name: _with_key_table(row) for name, row in clients.items()}}
+    """Return the tree with a table for each key of a client and password of the store that is a string."""
+    clients, store = tree.get("clients"), tree.get("store")
+    if isinstance(clients, dict):
+        tree = {**tree, "clients": {name: _with_table(row, "key") for name, row in clients.items()}}
+    return {**tree, "store": _with_table(store, "password")} if isinstance(store, dict) else tree
 
 
-def _with_key_table(row: Any) -> Any:
-    if isinstance(row, dict) and isinstance(row.get("key"), str):
-        return {**row, "key": {"value": row["key"]}}
+def _with_table(row: Any, name: str) -> Any:
+    if isinstance(row, dict) and isinstance(row.get(name), str):
+        return {**row, name: {"value": row[name]}}
     return row
 
 
@@ -89,12 +90,50 @@ def resolve(
         for name, client in config.clients.items()
     }
     problems += _check_store(config.store.url)
+    server = _resolve_server(config.server, environ)
+    store = _resolve_store(config.store, environ, directory=directory, into=problems)
     codex = config.codex
     if codex.instructions_file is not None:
         path = _path(codex.instructions_file, directory)
         problems += _check_instructions(path)
         codex = structs.replace(codex, instructions_file=str(path))
-    return structs.replace(config, providers=providers, clients=clients, codex=codex), problems
+    resolved = structs.replace(
+        config, server=server, store=store, providers=providers, clients=clients, codex=codex
+    )
+    return resolved, problems
+
+
+def _resolve_server(server: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
+    """Return the server with its id and URL from the environment: several nodes may share one file."""
+    return structs.replace(
+        server,
+        id=environ.get("ROUTECODEX_SERVER_ID") or server.id,
+        advertise_url=(environ.get("ROUTECODEX_ADVERTISE_URL") or server.advertise_url or "").rstrip("/")
+        or None,
+    )
+
+
+def _resolve_store(
+    store: StoreConfig, environ: Mapping[str, str], *, directory: Path, into: list[Problem]
+) -> StoreConfig:
+    """Return the store with the value of its password and with absolute paths."""
+    files = {name: _path(file, directory) for name in _STORE_FILES if (file := getattr(store, name))}
+    for name, path in files.items():
+        if name == "ca_file":
+            into += _check_ca_file(path, ("store", name))
+        elif not os.access(path, os.R_OK):
+            into.append(Problem(("store", name), f"names {path}, which cannot be read", "correct the path"))
+    store = structs.replace(store, **{name: str(path) for name, path in files.items()})
+    if store.password is None:
+        return store
+    place: ConfigPath = ("store", "password")
+    found = _secret(store.password, environ, directory=directory, place=place)
+    if isinstance(found, Problem):
+        into.append(found)
+        found = Secret("")
+    elif store.password.file is not None:
+        into += exposed_file(_path(store.password.file, directory), (*place, "file"))
+    return structs.replace(store, password=structs.replace(store.password, value=found))
 
 
 def _resolve_client(
@@ -206,8 +245,13 @@ def _path(text: str, directory: Path) -> Path:
 
 
 def _secret(
-    key: KeyConfig | ClientKeySource, environ: Mapping[str, str], *, directory: Path, place: ConfigPath
+    key: KeyConfig | ClientKeySource | StoreSecret,
+    environ: Mapping[str, str],
+    *,
+    directory: Path,
+    place: ConfigPath,
 ) -> Secret | Problem:
+    check = _check_password if isinstance(key, StoreSecret) else _check_secret
     sources = [name for name in ("value", "env", "file") if getattr(key, name) is not None]
     if len(sources) != 1:
         message = f"has several keys: {', '.join(sources)}" if sources else "has no key"
@@ -216,15 +260,19 @@ def _secret(
     if key.env is not None:
         if key.env not in environ:
             return Problem(place, f"the environment variable {key.env} is not set", f"set {key.env}")
-        return _check_secret(environ[key.env], place, source=key.env)
+        return check(environ[key.env], place, source=key.env)
     if key.file is None:
-        return _check_secret(key.value.reveal() if key.value is not None else "", place)
+        return check(key.value.reveal() if key.value is not None else "", place)
     path = _path(key.file, directory)
     try:
-        return _check_secret(path.read_text(encoding="utf-8").strip(), place, source=str(path))
+        return check(path.read_text(encoding="utf-8").strip(), place, source=str(path))
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "it is not text"
         return Problem(place, f"cannot read {path}: {why}", "correct the path or the file's permissions")
+
+
+def _check_password(value: str, place: ConfigPath, *, source: str = "") -> Secret | Problem:
+    return Secret(value, source) if value else Problem(place, "is empty", "set the password")
 
 
 def _check_secret(value: str, place: ConfigPath, *, source: str = "") -> Secret | Problem:

@@ -1,0 +1,70 @@
+"""Checks the tables of the store and of the node: [store], server.id, server.advertise_url."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+
+from routecodex.canon.store_url import RedisAddress, StoreUrlError, is_redis_url, parse_redis_url
+from routecodex.config.model import Config, StoreConfig
+from routecodex.config.problems import ConfigPath, Hidden, Problem, display
+
+_URL: ConfigPath = ("store", "url")
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+_EXTRA = "pip install 'routecodex[redis]'"
+_TLS_KEYS = ("ca_file", "cert_file", "key_file")
+STORE_FIX = 'use "file:", "file:/path", "memory:" or "redis://host:6379/0"'
+
+
+def check_store(config: Config, hidden: Hidden) -> Iterator[Problem]:
+    """Yield what is wrong with the table of the store; no message shows a password."""
+    store = config.store
+    if is_redis_url(store.url):
+        yield from _check_redis(store)
+        return
+    scheme, colon, rest = store.url.partition(":")
+    if not colon or scheme not in {"file", "memory"} or (scheme == "memory" and rest):
+        message = f"{display(store.url, _URL, hidden)} is not a store of this version"
+        yield Problem(_URL, message, STORE_FIX)
+    elif rest and not rest.startswith(("/", "~/")):
+        message = f"{display(store.url, _URL, hidden)} is not an absolute path"
+        yield Problem(_URL, message, 'use "file:/path", or "file:" for the session dir')
+
+
+def _check_redis(store: StoreConfig) -> Iterator[Problem]:
+    if not _is_installed():
+        yield Problem(_URL, "needs the package redis, which is not installed", _EXTRA)
+    if not _PREFIX.match(store.prefix):
+        yield Problem(
+            ("store", "prefix"), "is not a valid prefix", "use up to 64 letters, digits, _ . : and -"
+        )
+    try:
+        address = parse_redis_url(store.url)
+    except StoreUrlError as exc:
+        yield Problem(_URL, exc.message, exc.fix)
+        return
+    yield from _check_login(store, address)
+    yield from _check_tls(store, address)
+
+
+def _is_installed() -> bool:
+    return importlib.util.find_spec("redis") is not None
+
+
+def _check_login(store: StoreConfig, address: RedisAddress) -> Iterator[Problem]:
+    for name, in_url, given in (
+        ("username", address.username, store.username),
+        ("password", address.password, store.password),
+    ):
+        if in_url and given:
+            yield Problem(("store", name), f"is also in store.url: two values for the {name}", "remove one")
+
+
+def _check_tls(store: StoreConfig, address: RedisAddress) -> Iterator[Problem]:
+    given = [name for name in _TLS_KEYS if getattr(store, name) is not None]
+    if given and not address.tls:
+        place: ConfigPath = ("store", given[0])
+        yield Problem(place, "has no effect without TLS", "write rediss in place of redis in store.url")
+    if store.key_file is not None and store.cert_file is None:
+        yield Problem(("store", "key_file"), "has no certificate beside it", "set cert_file too")

@@ -1,0 +1,151 @@
+"""`[telemetry]` and the variables of OpenTelemetry that fill in what the file leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routecodex.config import Problem, Secret, TelemetryConfig, examine, loads
+from tests.config.test_load import MINIMAL
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def telemetry(text: str = "", **environ: str) -> TelemetryConfig:
+    return loads(f"{MINIMAL}\n[telemetry]\n{text}", environ=environ).telemetry
+
+
+def problems(text: str = "", **environ: str) -> list[Problem]:
+    return examine(f"{MINIMAL}\n[telemetry]\n{text}", environ=environ)[1]
+
+
+def test_without_an_address_traces_are_off() -> None:
+    assert loads(MINIMAL, environ={}).telemetry == TelemetryConfig()
+    assert TelemetryConfig().url is None
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ('endpoint = "http://c:4318"', "http://c:4318/v1/traces"),
+        ('endpoint = "https://c/api/public/otel/"', "https://c/api/public/otel/v1/traces"),
+        ('traces_endpoint = "http://c:4318/x?y=1"', "http://c:4318/x?y=1"),
+        ('endpoint = "http://a"\ntraces_endpoint = "http://b/t"', "http://b/t"),
+    ],
+)
+def test_the_path_is_added_to_an_endpoint_and_not_to_that_of_traces(text: str, url: str) -> None:
+    assert telemetry(text).url == url
+
+
+def test_variables_fill_in_everything() -> None:
+    found = loads(
+        MINIMAL,
+        environ={
+            ENDPOINT: "http://c:4318",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+            "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Basic%20abc%3D, x-key = v=1",
+            "OTEL_SERVICE_NAME": "gw",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.name=other,deployment.environment.name=prod%2C1",
+            "OTEL_TRACES_SAMPLER_ARG": "0.25",
+            "OTEL_BSP_SCHEDULE_DELAY": "250",
+        },
+    ).telemetry
+    assert found == TelemetryConfig(
+        endpoint="http://c:4318",
+        protocol="http/json",
+        headers={"authorization": Secret("Basic abc="), "x-key": Secret("v=1")},
+        service_name="gw",
+        resource={"deployment.environment.name": "prod,1"},
+        sample=0.25,
+        batch_ms=250,
+    )
+
+
+def test_the_file_wins_over_variables() -> None:
+    found = telemetry(
+        'endpoint = "http://mine"\nservice_name = "mine"\nsample = 0.5\nheaders = { a = "1" }',
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://theirs",
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="http://theirs/t",
+        OTEL_EXPORTER_OTLP_HEADERS="b=2",
+        OTEL_SERVICE_NAME="theirs",
+        OTEL_RESOURCE_ATTRIBUTES="service.name=theirs,k=v",
+        OTEL_TRACES_SAMPLER_ARG="1",
+    )
+    assert (found.url, found.service_name, found.sample) == ("http://mine/v1/traces", "mine", 0.5)
+    assert (found.headers, found.resource) == ({"a": Secret("1")}, {"k": "v"})
+
+
+def test_the_variables_of_traces_come_before_the_general_ones() -> None:
+    found = telemetry(
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://all",
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="http://traces/t",
+        OTEL_EXPORTER_OTLP_HEADERS="a=1",
+        OTEL_EXPORTER_OTLP_TRACES_HEADERS="b=2",
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/json",
+    )
+    assert (found.url, found.protocol, found.headers) == ("http://traces/t", "http/json", {"b": Secret("2")})
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", " true "])
+def test_a_disabled_sdk_turns_traces_off(value: str) -> None:
+    found = telemetry(
+        'endpoint = "http://mine"\nsample = 0.5',
+        OTEL_SDK_DISABLED=value,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://theirs",
+    )
+    assert (found.url, found.sample) == (None, 0.5)
+    assert loads(MINIMAL, environ={"OTEL_SDK_DISABLED": value, ENDPOINT: "http://c"}).telemetry.url is None
+    assert telemetry('endpoint = "http://mine"', OTEL_SDK_DISABLED="false").url is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (ENDPOINT, "collector:4317"),
+        (ENDPOINT, "http://[broken"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "token-without-a-name"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "=x"),
+        ("OTEL_TRACES_SAMPLER_ARG", "2"),
+        ("OTEL_TRACES_SAMPLER_ARG", "often"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "-1"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_a_warning_without_its_value(name: str, value: str) -> None:
+    (problem,) = problems(**{name: value})
+    assert (problem.severity, name in problem.message) == ("warning", True)
+    assert value not in str(problem)
+    assert telemetry(**{name: value}) == TelemetryConfig()
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert telemetry(OTEL_EXPORTER_OTLP_ENDPOINT=" ", OTEL_TRACES_SAMPLER_ARG="") == TelemetryConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "message"),
+    [
+        ('endpoint = "collector:4318"', "telemetry.endpoint", "is not a URL"),
+        ('traces_endpoint = "ftp://c/x"', "telemetry.traces_endpoint", "is not a URL"),
+        ('endpoint = "http://u:p@c"', "telemetry.endpoint", "contains a user name or password"),
+        ('headers = { "a b" = "1" }', 'telemetry.headers."a b"', "is not a valid header name"),
+        ('headers = { a = "1\\n2" }', "telemetry.headers.a", "not allowed in a header"),
+        ("sample = 1.5", "telemetry.sample", "from 0 to 1"),
+        ('protocol = "grpc"', "telemetry.protocol", "one of"),
+        ("queue = 0", "telemetry.queue", "at least 1"),
+        ("batch_ms = 0", "telemetry.batch_ms", "from 1"),
+        ("endpiont = 1", "telemetry.endpiont", "is not a known key"),
+    ],
+)
+def test_a_mistake_in_the_file_is_an_error(text: str, path: str, message: str) -> None:
+    (problem,) = problems(text)
+    assert (problem.severity, problem.path) == ("error", path)
+    assert message in problem.message
+
+
+def test_headers_are_never_shown() -> None:
+    found: Any = telemetry('endpoint = "http://c"\nheaders = { authorization = "Bearer 12345" }')
+    assert "12345" not in repr(found)
+    assert "12345" not in str(found)
