@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-SPACES = ("sessions", "server", "health", "health.probes", "responses", "responses.items", "clock", "store")
+SPACES = (
+    "sessions",
+    "server",
+    "health",
+    "health.probes",
+    "responses",
+    "responses.items",
+    "clock",
+    "store",
+    "thoughts",
+)
 
 
 @contextmanager

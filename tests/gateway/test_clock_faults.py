@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.server_tools.clock import reservations
+from routecodex.stores.uptime import uptime
 from tests.cli.process import running, serve, until
 from tests.gateway.clock_gateway import (
     admin_call,
@@ -331,7 +331,7 @@ async def test_a_kill_between_reservation_and_delivery_neither_loses_nor_repeats
             harness.port = await process.port()
             while (await admin_call(harness, "clock"))["clock"]["ntp"]["status"] != "ok":
                 await asyncio.sleep(0.02)
-            await until(lambda: reservations.uptime().ms >= ends, "the lease is up")
+            await until(lambda: uptime().ms >= ends, "the lease is up")
             for _ in range(3):
                 await harness.send()
             await until_delivered(harness.folder)

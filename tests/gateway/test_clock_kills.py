@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.server_tools.clock import reservations
+from routecodex.stores.uptime import uptime
 from tests.cli.process import Command, serve, until
 from tests.gateway.clock_gateway import (
     clock_gateway,
@@ -80,7 +80,7 @@ async def kill(process: Command) -> None:
 
 async def until_lease_is_up(folder: Path) -> None:
     ends = stored_tasks(folder)[0]["reservation"]["untilUpMs"]
-    await until(lambda: reservations.uptime().ms >= ends, "the lease is up")
+    await until(lambda: uptime().ms >= ends, "the lease is up")
 
 
 @streaming

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routecodex.server_tools.clock import reservations
+from routecodex.stores.uptime import uptime
 from tests.cli.process import until
 from tests.gateway.clock_gateway import (
     admin_call,
@@ -72,7 +72,7 @@ async def test_a_request_from_before_a_reload_keeps_its_reservations(tmp_path: P
             assert before is not None
             file.write_text(whole_config(harness, SHORT + CHANGED))
             assert (await admin_call(harness, "reload", {}))["reloaded"]
-            await until(lambda: reservations.uptime().ms > before["untilUpMs"], "the lease is up")
+            await until(lambda: uptime().ms > before["untilUpMs"], "the lease is up")
             await harness.send("and?")
             assert [len(found) for found in reminders(harness)] == [1, 0]
             event.set()

@@ -531,3 +531,32 @@ async def test_the_status_has_no_usage_without_a_ledger() -> None:
         body = asking.body("chat", "<**status**>", stream=False)
         status = await call(running.port, "/v1/chat/completions", body, headers=SESSION)
     assert "usage:" not in status.json["choices"][0]["message"]["content"]
+
+
+async def test_rows_log_and_metrics_name_the_client_and_its_team(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    clients = '[logging]\nformat = "json"\n[teams.core]\n'
+    clients += '[clients.laptop]\nkey = "key-of-laptop"\nteam = "core"\n[clients.ci]\nkey = "key-of-ci"\n'
+    async with (
+        Upstream(lambda _: answers.text("chat", "fine", False, counts=COUNTS)) as up,
+        gateway(tmp_path, clients + one_target("chat", up)) as running,
+    ):
+        body = asking.body("chat", stream=False)
+        for key in ("key-of-laptop", "key-of-ci"):
+            bearer = {"authorization": f"Bearer {key}"}
+            assert (await call(running.port, "/v1/chat/completions", body, headers=bearer)).status == 200
+        bearer = {"authorization": "Bearer key-of-laptop"}
+        refused = await call(running.port, "/v1/chat/completions", {"model": 5}, headers=bearer)
+        metrics = (await call(running.port, "/metrics", method="GET", headers=bearer)).body.decode()
+    assert refused.status == 400
+    assert [(row["client"], row["team"]) for row in running.rows("requests")] == [
+        ("laptop", "core"),
+        ("ci", ""),
+    ]
+    sample = r'routecodex_cost_usd_total\{client="(\w+)",kind="reported",[^}]*team="(\w*)"[^}]*\} ([\d.]+)'
+    assert sorted(re.findall(sample, metrics)) == [("ci", "", "0.00042"), ("laptop", "core", "0.00042")]
+    assert re.search(r'routecodex_client_requests_total\{client="laptop",status="400"[^}]*\} 1\.0', metrics)
+    lines = [msgspec.json.decode(line) for line in capfd.readouterr().err.splitlines() if "req_" in line]
+    shown = [(line["client"], line.get("team"), line["status"]) for line in lines]
+    assert shown == [("laptop", "core", 200), ("ci", None, 200), ("laptop", "core", 400)]

@@ -100,6 +100,22 @@ async def test_priority_stays_with_the_first_that_works() -> None:
     assert reached(up) == ["one.k1"] * 3 + ["one.k1", "two.k1"] + ["three.k1"] * 3
 
 
+async def test_the_last_attempts_go_to_another_provider_when_all_before_failed_at_one() -> None:
+    async with text_upstream() as up:
+        main, spare = '{ targets = ["one.m"] }', '{ id = "spare", backup = true, targets = ["two.m"] }'
+        async with serving(config(up, f"default = [{main}, {spare}]", one=9, two=1)) as gateway:
+            failing(up, (f"one.k{n}" for n in range(1, 10)), answers.error("chat", 500, "down"))
+            await send(gateway)
+    assert reached(up) == ["one.k1", "one.k2", "one.k3", "one.k4", "two.k1"]
+
+
+async def test_without_another_provider_all_attempts_go_to_the_keys_of_one() -> None:
+    async with text_upstream() as up, serving(config(up, 'default = ["one.m"]', one=9)) as gateway:
+        failing(up, (f"one.k{n}" for n in range(1, 6)), answers.error("chat", 500, "down"))
+        await send(gateway)
+    assert reached(up) == [f"one.k{n}" for n in range(1, 7)]
+
+
 async def test_a_backup_pool_serves_only_while_no_primary_one_can() -> None:
     async with text_upstream() as up:
         main, spare = (

@@ -1,4 +1,7 @@
-"""Headers of a provider's answer end at the gateway: some of them make clients act."""
+"""Headers of a provider's answer end at the gateway: some of them make clients act.
+
+Rate-limit headers are the exception: tests/gateway/test_provider_limits.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ HEADERS = {
     "x-codex-turn-state": "sticky",
     "x-request-id": "of-the-provider",
     "set-cookie": "a=b",
-    "x-ratelimit-remaining-tokens": "1",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -12,9 +13,10 @@ from routecodex.accounting.price_file import FILE_NAME
 from routecodex.accounting.prices import PriceTable
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
-from routecodex.config import Config
+from routecodex.config import Config, Secret
 from routecodex.config.providers import ModelConfig, ProviderConfig
 from routecodex.gateway.answer.prepared_target import BuiltinProvider
+from routecodex.gateway.answer.recorded_target import RecordedUpstream
 from routecodex.gateway.state.model_lists import ModelLists, ModelSource
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
@@ -22,7 +24,7 @@ from routecodex.providers import demo
 from routecodex.providers.catalog import PRESETS, known_model, price_groups
 from routecodex.providers.http import HttpClient, Timeouts, TlsOptions, origin_of
 from routecodex.providers.model_listing import ListedModel
-from routecodex.providers.upstream import Upstream
+from routecodex.providers.upstream import Upstream, configured_secrets
 from routecodex.routing import cooldown
 from routecodex.routing.classify import ClassifierOptions
 from routecodex.routing.registry import Model, Pool, Provider, Registry
@@ -174,12 +176,20 @@ def role_table(config: Config) -> RoleTable:
 def upstreams(config: Config, client: HttpClient, environ: Mapping[str, str]) -> dict[str, Upstream]:
     """Return the providers that are reached over HTTP, by name."""
     rows = {name: row for name, row in config.providers.items() if row.protocol != "demo"}
-    return {name: _upstream(name, row, client, environ) for name, row in rows.items()}
+    make = RecordedUpstream if config.capture.is_on else Upstream
+    return {name: _upstream(name, row, client, environ, make=make) for name, row in rows.items()}
 
 
-def _upstream(name: str, row: ProviderConfig, client: HttpClient, environ: Mapping[str, str]) -> Upstream:
+def _upstream(
+    name: str,
+    row: ProviderConfig,
+    client: HttpClient,
+    environ: Mapping[str, str],
+    *,
+    make: type[Upstream] = Upstream,
+) -> Upstream:
     tls = TlsOptions(verify=row.tls.verify, ca_file=row.tls.ca_file)
-    return Upstream(
+    return make(
         name,
         codec=CODECS[row.protocol],
         base_url=row.base_url,
@@ -198,6 +208,36 @@ def _upstream(name: str, row: ProviderConfig, client: HttpClient, environ: Mappi
         billing_header=row.keeps_billing_header,
         codex_items=row.codex_form,
     )
+
+
+def secrets(config: Config, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return every configured value that must not be written down: keys, tokens, passwords of proxies."""
+    found = {secret.reveal() for secret in _secrets_in(config)}
+    for row in config.providers.values():
+        if row.protocol != "demo":
+            found.update(
+                configured_secrets(
+                    (), headers=row.headers, query=row.query, origin=origin_of(row.base_url, environ=environ)
+                )
+            )
+    password = urlsplit(config.store.url).password
+    return frozenset((found | {password or ""}) - {""})
+
+
+def _secrets_in(value: object) -> Iterator[Secret]:
+    """Yield every secret of a configuration, wherever it stands."""
+    match value:
+        case Secret():
+            yield value
+        case msgspec.Struct():
+            for name in value.__struct_fields__:
+                yield from _secrets_in(getattr(value, name))
+        case Mapping():
+            for inner in value.values():
+                yield from _secrets_in(inner)
+        case tuple():
+            for inner in value:
+                yield from _secrets_in(inner)
 
 
 def key_sources(config: Config) -> dict[tuple[str, str], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-from routecodex.accounting.cost import Cost
+from routecodex.accounting.cost import Cost, TargetPrice
 from routecodex.canon.events import Usage
 from routecodex.routing.registry import Target
 
@@ -14,16 +14,30 @@ because another call was made instead. `internal`: made by the gateway itself, s
 
 
 class CallRecord:
-    """One call; `status` is that of its HTTP response, 499 if the client disconnected."""
+    """One call; `status` is that of its HTTP response, 499 if the client disconnected.
 
-    __slots__ = ("cost", "kind", "ms", "status", "target", "usage")
+    It took `ms` and ended at `ended`, on the monotonic clock.
+    """
+
+    __slots__ = ("cost", "ended", "kind", "ms", "price", "status", "target", "usage")
 
     def __init__(
-        self, kind: CallKind, target: Target, usage: Usage, *, cost: Cost, status: int, ms: float
+        self,
+        kind: CallKind,
+        target: Target,
+        usage: Usage,
+        *,
+        cost: Cost,
+        status: int,
+        ms: float,
+        ended: float = 0.0,
+        price: TargetPrice | None = None,
     ) -> None:
         self.kind: Final = kind
         self.target: Final = target
         self.usage: Final = usage
+        self.price: Final = price
         self.cost: Final = cost
         self.status: Final = status
         self.ms: Final = ms
+        self.ended: Final = ended

@@ -71,6 +71,9 @@ async def count(
     prepared = services.prepare(target)
     if estimates or not isinstance(prepared, PreparedTarget) or prepared.codec.name not in _ENDPOINTS:
         return estimate(canonical)
+    unknown = services.reasoning.unknown_calls(canonical, request.owner)
+    if unknown:
+        await services.reasoning.learn(unknown, request.owner)
     canonical = prepared.fit(services.reasoning.recall(canonical, target.provider, request.owner))
     try:
         return await _count_upstream(prepared, request, canonical)
@@ -88,7 +91,7 @@ async def _count_upstream(prepared: PreparedTarget, request: ClientRequest, cano
         key=prepared.target.key,
         path=endpoint.path(options.model),
         headers=request.headers if same else None,
-        trace=trace_headers(request.headers),
+        trace=trace_headers(request.headers) if request.trace is None else request.trace.lines(),
     )
     return int(json.decode(answer)[endpoint.field])
 

@@ -94,10 +94,13 @@ async def embed(
         raise _no_embeddings(services, plan, rules, model=fields.model)
     stripped = _strip_tags(strip_control_fields(body, "chat"))
     services.begin_counting(record)
+    if record.limits is not None:
+        record.limits.input_tokens = estimate_by_size(stripped)
     failover = Failover(services, planner, record=record, keep_route=True)
-    trace = trace_headers(headers)
     try:
-        answer = await failover.open(plan, lambda step: _attempt(services, step, stripped, trace=trace))
+        answer = await failover.open(
+            plan, lambda step: _attempt(services, step, stripped, trace=_trace_lines(record, headers))
+        )
     except asyncio.CancelledError:
         if record.target is not None:
             usage = Usage(input=estimate_by_size(stripped), estimated=True)
@@ -107,6 +110,10 @@ async def embed(
     if record.target is not None:
         services.count_call(record, record.target, _usage(answer, stripped))
     return answer
+
+
+def _trace_lines(record: RequestRecord, headers: Mapping[str, str]) -> bytes:
+    return trace_headers(headers) if record.trace is None else record.trace.lines()
 
 
 def _usage(answer: bytes, body: bytes) -> Usage:
@@ -174,6 +181,9 @@ class _EmbeddingPlanner:
 
     async def clear_sticky(self) -> None:
         """Leave the session alone: its sticky target is ignored."""
+
+    def use_route(self, route: str) -> None:
+        """Keep the model: another one has other vectors."""
 
 
 async def _session(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
+from routecodex.accounting.clients import Client
 from routecodex.gateway.context.gateway_replies import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notices
+from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.routing_context import RoutingContext
-from routecodex.routing.route_plan import RoutePlan
+from routecodex.routing.request_role import RequestRole
+from routecodex.routing.route_plan import RoutePlan, RouteQuery
+from routecodex.routing.state import for_subagents
+
+if TYPE_CHECKING:
+    from routecodex.gateway.gateway import Gateway
 
 
 def explain(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> dict[str, Any]:
@@ -44,3 +51,35 @@ def explain(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> d
         "clears_sticky": plan.clears_sticky,
         "notices": [*ignored, *plan.notices],
     }
+
+
+async def explain_again(
+    gateway: Gateway,
+    query: RouteQuery,
+    *,
+    scope: Scope | None,
+    role: RequestRole,
+    client: Client | None,
+) -> dict[str, Any]:
+    """Plan a past request as it would be planned now, and explain that."""
+    services = gateway.services
+    if gateway.health.stale():
+        await gateway.health.refresh()
+    scope = scope or Scope("request", "")
+    state = await gateway.sessions.load(scope)
+    context = RoutingContext(
+        scope,
+        query,
+        session=for_subagents(state) if role.name == "subagent" and state.agents is not None else state,
+        operator=await gateway.operator.load(),
+        role=role,
+        client=client,
+    )
+    plan = services.plan(
+        query,
+        session=context.session,
+        server=context.operator,
+        next_turn=services.round_robin.peek,
+        client=client,
+    )
+    return explain(plan, context, now=services.clock())

@@ -12,8 +12,13 @@ from typing import Any, TypeAlias
 
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.clients import Client
+from routecodex.accounting.counters import LimitCounters
 from routecodex.accounting.figures import Figures
+from routecodex.accounting.limit_table import limits_path
 from routecodex.accounting.prices import PriceTable
+from routecodex.accounting.running_requests import RunningRequests
+from routecodex.accounting.shared_counters import SharedCounters
+from routecodex.accounting.stored_counters import StoredCounters
 from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.config import Config
 from routecodex.gateway import build, count_tokens, embeddings, explain
@@ -39,14 +44,19 @@ from routecodex.gateway.request import (
     client_request_id,
     interruption,
 )
+from routecodex.gateway.request_parameters import parameters_of
 from routecodex.gateway.services import GatewayServices, Observe
+from routecodex.gateway.state.key_allowances import KeyAllowances
 from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.gateway.state.limit_webhook import LimitWebhook
+from routecodex.gateway.state.limiter import Limiter
 from routecodex.gateway.state.model_lists import ModelLists
 from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains, ResponseHistory
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.gateway.state.signature_owners import SignatureOwners
+from routecodex.gateway.state.thoughts import ThoughtStore
 from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
 from routecodex.routing.pools import RoundRobin
@@ -83,18 +93,25 @@ class Gateway:
         self.store: MonitoredStore = store if isinstance(store, MonitoredStore) else MonitoredStore(store)
         store = self.store
         self.reasoning: ReasoningCache = (
-            ReasoningCache(SignatureOwners(store)) if after is None else after.reasoning
+            ReasoningCache(SignatureOwners(store), thoughts=ThoughtStore(store), clock=clock)
+            if after is None
+            else after.reasoning
         )
         self.http: HttpClient = HttpClient() if after is None else after.http
         self.sessions: Sessions = Sessions(store) if after is None else after.sessions
         self.operator: OperatorState = OperatorState(store) if after is None else after.operator
         self.clients: ClientDirectory = (
-            ClientDirectory(store, clock=clock) if after is None else after.clients
+            ClientDirectory(store, clock=clock, works=lambda: self.store.works)
+            if after is None
+            else after.clients
         )
         self.health: KeyHealth = KeyHealth(store, clock=clock) if after is None else after.health
         self.model_lists: ModelLists = ModelLists(store, clock=clock) if after is None else after.model_lists
         if after is None:
             self.store.on_return.append(self.health.save_unsaved)
+        self.active: dict[RequestRecord, ClientRequest] = {} if after is None else after.active
+        """Requests under way."""
+        self.allowances: KeyAllowances = KeyAllowances() if after is None else after.allowances
         self._round_robin: RoundRobin = RoundRobin() if after is None else after._round_robin
         self._environ = os.environ if environ is None else environ
         self._user_dir = user_dir or Path("~/.routecodex").expanduser()
@@ -102,6 +119,7 @@ class Gateway:
         self.session_usage: SessionUsage = _unknown_usage if after is None else after.session_usage
         self._clock = clock
         self._ntp_file = ntp_file
+        self.limiter: Limiter = self._make_limiter(config) if after is None else after.limiter
         self._stopping: asyncio.Future[None] | None = None
         self._configure(config, after)
 
@@ -126,6 +144,8 @@ class Gateway:
         )
         self._chains = ResponseChains(self.history, self.registry)
         self.services = self._make_services(config)
+        self.limiter.configure(config, price_of=self.services.price_of, model_of=self.registry.model)
+        self.clients.limit_use = self.limiter.use
         self.clock_service: ClockService = self._make_clock(config, after)
         calls = InternalCalls(self.services)
         describer = ImageDescriber(config.server_tools.vision_auto, calls, store=self.store)
@@ -149,6 +169,34 @@ class Gateway:
         # Last: a configuration that cannot be used must not change who may call.
         self.clients.configure(config)
 
+    def _make_limiter(self, config: Config) -> Limiter:
+        counters = self._make_counters(config)
+        limiter = Limiter(
+            counters,
+            table=lambda: self.clients.table,
+            clock=self._clock,
+            webhook=LimitWebhook(self.http, self._environ),
+        )
+        if isinstance(counters, StoredCounters):
+            counters.on_events = limiter.report
+        return limiter
+
+    def _make_counters(self, config: Config) -> LimitCounters:
+        """Return the counters of limits: in the store if machines share it, else in a file."""
+        store = self.store
+        if store.groups is None:
+            return SharedCounters(limits_path(config, self._user_dir))
+        return StoredCounters(
+            store, store.groups, node=lambda: self.config.identity, works=lambda: store.works
+        )
+
+    def share_running_requests(self) -> None:
+        """Count the running requests of clients over all workers: this process is one of several."""
+        counters = self.limiter.counters
+        if isinstance(counters, SharedCounters):
+            self.clients.use.shared = RunningRequests(counters, clock=self._clock)
+            self.limiter.on_beat.append(self.clients.use.refresh)
+
     def _make_services(self, config: Config) -> GatewayServices:
         options = config.routing_options
         return GatewayServices(
@@ -169,7 +217,11 @@ class Gateway:
             max_wait=options.max_wait_ms / 1000,
             retries_empty=config.server_tools.empty_reply_continue.enabled,
             tool_turn_stop=config.protocols.messages.tool_turn_message_stop,
-            prices=self.prices if config.usage.enabled else None,
+            prices=self.prices,
+            counts_calls=config.usage.enabled,
+            limiter=self.limiter,
+            allowances=self.allowances,
+            captures=config.capture.is_on,
         )
 
     def _make_tool_set(self, config: Config, calls: InternalCalls) -> ServerToolSet:
@@ -240,6 +292,7 @@ class Gateway:
         await self.model_lists.follow()
         await self.clients.refresh()
         self.clients.start()
+        self.limiter.start()
         self.clock_service.start()
 
     async def close(self) -> None:
@@ -247,6 +300,7 @@ class Gateway:
         await self.model_lists.stop()
         await self.clock_service.stop()
         await self.clients.close()
+        await self.limiter.close()
         await self.health.flush()
         await self.reasoning.owners.flush()
         await self.http.close()
@@ -261,17 +315,28 @@ class Gateway:
             stream=request.wire.stream,
             client_name=request.client_name,
             client_request_id=client_request_id(request.headers),
+            team="" if request.client is None else request.client.team,
             arrived=request.arrived,
         )
         record.is_priced = self.services.counts_calls
+        if request.client is not None or self.limiter.limits_keys:
+            self.services.limit(record, request.client, request)
+        if request.trace is not None:
+            record.trace = request.trace
+            record.trace.stream = request.wire.stream
+            record.trace.parameters = parameters_of(request.wire)
+        self.active[record] = request
         try:
             error = await self._answer(request, client, record)
             if error is not None:
                 relay = request.codec.relay(self.services.error_context(request))
                 await client.end(relay.fail(error))
         finally:
+            del self.active[record]
             record.session = request.session
             record.role = request.role
+            if record.limits is not None:
+                self.services.settle_limits(record)
             self.services.finish(record)
 
     async def _answer(
@@ -283,6 +348,7 @@ class Gateway:
                 await self._chains.expand(request, functools.partial(self._may_be_stored_upstream, request))
             context = await self._contexts.build(request)
             if context.for_gateway:
+                await self._settle_store()
                 await self._answer_itself(request, context, client, record)
             else:
                 await self._answer_from_provider(request, context, client, record)
@@ -312,8 +378,12 @@ class Gateway:
         if self.health.stale():
             await self.health.refresh()
         planner = RequestPlanner(services, request, context)
-        plan = planner.plan()
+        record.plan = plan = planner.plan()
+        record.context = context
         services.begin_counting(record)
+        if record.limits is not None:
+            record.limits.input_tokens = context.query.tokens
+            record.limits.reroutes = True
         if self._tool_set.may_need_tools(context.session, request):
             steps = (*plan.steps, *(row.step for row in plan.cooling))
             tools = self._tool_set.open_turn(
@@ -334,6 +404,11 @@ class Gateway:
         finally:
             failover.close()
             writer.close()
+
+    async def _settle_store(self) -> None:
+        """Wait until other nodes know what an instruction changed: its answer takes no other time."""
+        if self.store.settle_seconds:
+            await asyncio.sleep(self.store.settle_seconds)
 
     async def _answer_itself(
         self, request: ClientRequest, context: RoutingContext, client: ClientConnection, record: RequestRecord
@@ -368,7 +443,13 @@ class Gateway:
         session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
         usage = await self.session_usage(request.session, request.client_name)
         return gateway_replies.status(
-            session, context.operator, rows, session=context.scope.name, clock=clock, usage=usage
+            session,
+            context.operator,
+            rows,
+            session=context.scope.name,
+            clock=clock,
+            usage=usage,
+            limits=self.limiter.status_lines(context.client),
         )
 
     async def plan(self, request: ClientRequest) -> RoutePlan:
@@ -378,6 +459,10 @@ class Gateway:
     async def _plan_in(self, request: ClientRequest, context: RoutingContext) -> RoutePlan:
         plan = await self._peek_plan(request, context)
         return plan if plan.steps else plan.in_order(row.step for row in plan.cooling)
+
+    def secrets(self, config: Config) -> frozenset[str]:
+        """Return every value of a configuration that must not be written down."""
+        return build.secrets(config, self._environ)
 
     @property
     def installed_tools(self) -> tuple[InstalledTool, ...]:
@@ -414,9 +499,18 @@ class Gateway:
         owner: str = "",
     ) -> bytes:
         """Return the embeddings of a request, as its provider wrote them."""
-        return await embeddings.embed(
-            self.services, body, headers=headers, record=record, client=client, owner=owner
-        )
+        self.services.limit(record, client)
+        try:
+            return await embeddings.embed(
+                self.services, body, headers=headers, record=record, client=client, owner=owner
+            )
+        except GatewayError as error:
+            if record.limits is not None:
+                record.limits.close()
+                error.header_lines = record.limits.header_lines(record.protocol)
+            raise
+        finally:
+            self.services.settle_limits(record)
 
     async def _may_be_stored_upstream(self, request: ClientRequest) -> bool:
         """Return whether every target stores its answers: one that is unknown here may be stored there.
@@ -436,5 +530,8 @@ def _note_error(
     # The status that the client gets: protocols differ, and a stream that has begun has its status.
     record.status = 200 if client.started else request.codec.encode_error(error)[0]
     record.route = record.route or gateway_replies.GATEWAY_ROUTE
+    if record.limits is not None:
+        record.limits.close()
+        error.header_lines = record.limits.header_lines(request.codec.name)
     record.notices = error.notices = (*request.notices.lines(), *error.notices)
     error.role = request.role.name

@@ -12,11 +12,17 @@ from routecodex.routing.registry import Target
 
 
 class FailedAttempt(NamedTuple):
-    """An attempt that failed before the client got a byte, and its line for the log."""
+    """An attempt that failed before the client got a byte, and its line for the log.
+
+    `began` and `ended` are on the monotonic clock; `status` is that of the provider, if it answered.
+    """
 
     target: Target
     outcome: AttemptOutcome
     text: str
+    began: float = 0.0
+    ended: float = 0.0
+    status: int | None = None
 
 
 class FollowUpRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

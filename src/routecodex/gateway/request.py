@@ -17,11 +17,14 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.request import Request
 from routecodex.gateway.call_record import CallRecord
 from routecodex.gateway.records import FailedAttempt, FollowUpRecord
+from routecodex.gateway.request_limits import CallLimits
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.routing import tokens
 from routecodex.routing.registry import Target
 from routecodex.routing.request_role import MAIN, RequestRole
+from routecodex.routing.route_plan import RoutePlan
 from routecodex.server_tools.vision import ImageDescriptions
+from routecodex.telemetry.request_trace import RequestTrace
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
 """Names with values; an entry of bytes alone holds whole header lines."""
@@ -95,6 +98,7 @@ class ClientRequest:
         "retried_empty",
         "role",
         "session",
+        "trace",
         "wire",
     )
 
@@ -127,6 +131,8 @@ class ClientRequest:
         self.chain: str | None = None
         self.session = ""
         self.role: RequestRole = MAIN
+        self.trace: RequestTrace | None = None
+        """Its trace, if traces are on."""
         self.notices: Notices = Notices()
         self.image_descriptions: ImageDescriptions | None = None
         """Descriptions of its images, shared by all attempts."""
@@ -157,8 +163,9 @@ class RequestRecord:
     what the client is shown. `followups` lists the rounds after the first. `began` is the time at which the
     last attempt began. `counted`: it was admitted and routed, so that the usage ledger has it; `is_priced`:
     its calls are listed. `gone`: the client disconnected. `client_request_id` is the id that the client
-    gave the request itself. `endpoint`, `call` (method and path) and `address` are set if no provider had a
-    part in the response; `protocol` is empty for endpoints of no protocol.
+    gave the request itself. `plan` is its first plan, `context` the `RoutingContext` of it. `endpoint`,
+    `call` (method and path) and `address` are set if no provider had a part in the response; `protocol` is
+    empty for endpoints of no protocol. `trace` is None if traces are off.
     """
 
     __slots__ = (
@@ -170,6 +177,7 @@ class RequestRecord:
         "calls",
         "client_name",
         "client_request_id",
+        "context",
         "counted",
         "endpoint",
         "error",
@@ -181,8 +189,10 @@ class RequestRecord:
         "gone",
         "id",
         "is_priced",
+        "limits",
         "model",
         "notices",
+        "plan",
         "protocol",
         "reason",
         "role",
@@ -193,6 +203,8 @@ class RequestRecord:
         "stream",
         "target",
         "team",
+        "trace",
+        "upstream_limits",
         "usage",
     )
 
@@ -221,6 +233,8 @@ class RequestRecord:
         self.role: RequestRole = MAIN
         self.route = route
         self.reason = ""
+        self.plan: RoutePlan | None = None
+        self.context: object = None
         self.target: Target | None = None
         self.attempts = 0
         self.rounds = 0
@@ -231,6 +245,10 @@ class RequestRecord:
         self.finished = 0.0
         self.counted = False
         self.is_priced = False
+        self.limits: CallLimits | None = None
+        """Limits that it is counted against until it ends; None if nothing limits it."""
+        self.upstream_limits: Sequence[tuple[bytes, bytes]] = ()
+        """Rate-limit headers of the provider, if it speaks the client's protocol."""
         self.calls: list[CallRecord] = []
         self.usage: Usage | None = None
         self.finish = ""
@@ -239,6 +257,12 @@ class RequestRecord:
         self.notices: tuple[str, ...] = ()
         self.failures: list[FailedAttempt] = []
         self.followups: tuple[FollowUpRecord, ...] = ()
+        self.trace: RequestTrace | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """Id of its trace; empty if traces are off."""
+        return "" if self.trace is None else self.trace.trace_id
 
     @property
     def cost(self) -> Cost | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -18,7 +18,10 @@ from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish, encode
 from routecodex.gateway.answer.keep_alive import KeepAlives
 from routecodex.gateway.answer.prepared_target import AnyTarget, BuiltinProvider, PreparedTarget
+from routecodex.gateway.answer.recorded_events import recorded_builtin
+from routecodex.gateway.answer.recorded_target import RecordedTarget
 from routecodex.gateway.call_record import CallKind, CallRecord
+from routecodex.gateway.capture import noting
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import (
     ClientConnection,
@@ -27,7 +30,10 @@ from routecodex.gateway.request import (
     fresh_id,
     interruption,
 )
+from routecodex.gateway.request_limits import CallLimits
+from routecodex.gateway.state.key_allowances import KeyAllowances
 from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.gateway.state.limiter import Limiter
 from routecodex.gateway.state.operator_state import OperatorState
 from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains
@@ -35,6 +41,7 @@ from routecodex.gateway.state.sessions import Sessions
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.messages.client_quirks import knows_refusal, message_stop_rule
+from routecodex.protocols.requested_output import requested_choices, requested_mode, requested_output
 from routecodex.protocols.responses.schema import finish_reason
 from routecodex.providers.upstream import Upstream
 from routecodex.routing import tokens
@@ -54,7 +61,7 @@ _MAX_PREPARED: Final = 4096
 
 
 class GatewayServices:
-    """Shared parts an answer needs; without `prices` the calls of requests are not listed."""
+    """Shared parts an answer needs."""
 
     def __init__(
         self,
@@ -76,7 +83,11 @@ class GatewayServices:
         max_wait: float,
         retries_empty: bool,
         tool_turn_stop: str,
-        prices: PriceTable | None,
+        prices: PriceTable,
+        counts_calls: bool,
+        limiter: Limiter,
+        allowances: KeyAllowances,
+        captures: bool = False,
     ) -> None:
         self.registry = registry
         self.router = Router(registry)
@@ -96,10 +107,15 @@ class GatewayServices:
         """Whether an empty answer is retried once at the same target."""
         self.describe_images: DescribeImages = _no_descriptions
         self._builtin_providers = builtin_providers
-        self._observe = observe
+        self._observe = noting(observe) if captures else observe
+        self._captures = captures
         self._tool_turn_stop = tool_turn_stop
         self._prepared: dict[Target, AnyTarget] = {}
         self._restricted: dict[AllowRules, RestrictedRouter] = {}
+        self.limiter = limiter
+        self.allowances = allowances
+        self.counts_calls = counts_calls
+        """Whether the calls of all requests are listed, with their costs."""
         self._price_table = prices
         self._prices: dict[Target, TargetPrice] = {}
 
@@ -156,8 +172,10 @@ class GatewayServices:
         builtin = self._builtin_providers.get(target.provider)
         model = self.registry.model(target)
         if builtin is not None:
-            return lambda request: builtin(replace(request, model=model.id))
-        return PreparedTarget(target, self.upstreams[target.provider], model, self.reasoning.owners)
+            provider = recorded_builtin(target, builtin) if self._captures else builtin
+            return lambda request: provider(replace(request, model=model.id))
+        make = RecordedTarget if self._captures else PreparedTarget
+        return make(target, self.upstreams[target.provider], model, self.reasoning.owners)
 
     def reply_context(self, request: ClientRequest, target: Target | None) -> ReplyContext:
         """Return the facts an encoder needs of the client; without a target the gateway answers itself."""
@@ -199,14 +217,48 @@ class GatewayServices:
             clock=self.clock,
         )
 
-    @property
-    def counts_calls(self) -> bool:
-        """Whether the calls of a request are listed, with their costs."""
-        return self._price_table is not None
+    def limit(
+        self, record: RequestRecord, client: Client | None, request: ClientRequest | None = None
+    ) -> None:
+        """Count a request against the limits of its client; one for embeddings has no `request`."""
+        limits = self.limiter.set_of(client)
+        if limits is None:
+            return
+        record.is_priced = True
+        record.limits = CallLimits(
+            self.limiter,
+            limits,
+            calls=record.calls,
+            notices=None if request is None else request.notices,
+            max_wait=self.max_wait,
+            requested=0 if request is None else requested_output(request.wire),
+            choices=1 if request is None else requested_choices(request.wire),
+            mode="" if request is None else requested_mode(request.wire),
+        )
+
+    def limit_lines(self, client: Client | None, protocol: str) -> bytes:
+        """Return the header lines of a client's limits, for a response that nothing is counted for."""
+        limits = None if client is None else self.limiter.set_of(client)
+        if limits is None:
+            return b""
+        return CallLimits(self.limiter, limits, calls=(), notices=None, max_wait=0.0).header_lines(protocol)
+
+    def settle_limits(self, record: RequestRecord) -> None:
+        """Settle a request that has ended; one that no limit admitted is not counted."""
+        limits = record.limits
+        if limits is not None:
+            limits.close()
+            record.counted = record.counted and limits.is_admitted
+
+    def limit_call(self, cause: RequestRecord, made: list[CallRecord]) -> CallLimits | None:
+        """Return the limits of a call that the gateway makes for a request; `made` lists what it produced."""
+        if cause.limits is None:
+            return None
+        return cause.limits.for_internal_call(made)
 
     def begin_counting(self, record: RequestRecord) -> None:
         """Count a request from here on: it was admitted, and is about to be sent to a provider."""
-        record.counted = record.is_priced
+        record.counted = self.counts_calls
 
     def count_call(
         self,
@@ -225,20 +277,37 @@ class GatewayServices:
         which it was made, by default that of the last attempt.
         """
         record.usage = usage if record.usage is None else record.usage + usage
+        if record.trace is not None and record.trace.attempt is not None and kind != "internal":
+            record.trace.attempt.usage = usage
         if not record.is_priced:
             return
-        ms = (time.monotonic() - (began or record.began)) * 1000.0
-        cost = self.price_of(target).cost(usage, certainty)
-        record.calls.append(CallRecord(kind, target, usage, cost=cost, status=status, ms=ms))
+        ended, price = time.monotonic(), self.price_of(target)
+        record.calls.append(
+            CallRecord(
+                kind,
+                target,
+                usage,
+                price=price,
+                cost=price.cost(usage, certainty),
+                status=status,
+                ms=(ended - (began or record.began)) * 1000.0,
+                ended=ended,
+            )
+        )
 
     def price_of(self, target: Target) -> TargetPrice:
         """Return the price of a target's model."""
         price = self._prices.get(target)
         if price is None:
-            assert self._price_table is not None
             price = self._price_table.price_for(target.provider, target.model)
             self._prices[target] = price
         return price
+
+    def note_rate_limits(self, target: Target, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Learn from the rate-limit headers of a provider's answer."""
+        empty = self.allowances.note(target, headers, self.clock())
+        if empty is not None:
+            self.health.rest(target, empty.resets_in, f"the provider says that no {empty.kind} are left")
 
     @contextlib.contextmanager
     def recorded(self, record: RequestRecord, client: ClientConnection | None = None) -> Iterator[None]:

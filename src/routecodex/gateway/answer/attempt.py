@@ -15,6 +15,7 @@ from routecodex.canon.events import Event, Usage
 from routecodex.canon.request import Request
 from routecodex.canon.response import fold
 from routecodex.gateway.answer.answer_stream import AnswerStream, RelayedStream, WholeAnswer
+from routecodex.gateway.answer.captured_answer import CapturingPipe, captured_events
 from routecodex.gateway.answer.event_stream import (
     EventStream,
     FirstContentBuffer,
@@ -34,9 +35,11 @@ from routecodex.protocols.codec import AnswerOutcome, Codec, EncodedRequest, Pip
 from routecodex.protocols.responses.codex_items import holds_codex_items
 from routecodex.protocols.translation import Translation, estimated_usage, replace_foreign_parts
 from routecodex.providers.http import HttpResponse
+from routecodex.providers.rate_limit_headers import rate_limit_headers
 from routecodex.providers.upstream import ANSWER_LIMIT, trace_headers
 from routecodex.routing.registry import PlanStep
 from routecodex.server_tools.empty_reply import has_no_cause, is_empty
+from routecodex.telemetry.request_trace import CapturedContent
 
 _REJECTED = (400, 422)
 _GONE = 499
@@ -47,7 +50,7 @@ OpenedAnswer: TypeAlias = AnswerStream | WholeAnswer
 class Attempt:
     """One attempt at one target; tokens of an answer that cannot be used are counted in the record."""
 
-    __slots__ = ("_context", "_pipe", "_plain", "_record", "_request", "_services", "_target")
+    __slots__ = ("_content", "_context", "_pipe", "_plain", "_record", "_request", "_services", "_target")
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Attempt:
     ) -> None:
         self._record = record
         self._pipe: Pipe | None = None
+        self._content: CapturedContent | None = None
         self._services = services
         self._request = request
         self._context = context
@@ -72,11 +76,18 @@ class Attempt:
         services, request = self._services, self._request
         reply = services.reply_context(request, self._target)
         prepared = services.prepare(self._target)
+        trace = self._record.trace
+        if trace is not None and trace.captures:
+            self._content = trace.capture(request.canonical(), len(request.wire.body))
         if not isinstance(prepared, PreparedTarget):
             events = prepared(request.canonical())
+            if self._content is not None:
+                events = captured_events(events, self._content)
             return self._not_empty(await open_events(services, request, reply, events))
         if prepared.upstream.codex_items == "plain":
             self._plain = prepared.codec is not request.codec or holds_codex_items(request.wire.body)
+        if prepared.codec is not request.codec or self._plain:
+            await self._learn_reasoning(request.canonical())
         encoded = self._encode(prepared) if prepared.options.vision else await self._encode_blind(prepared)
         owners = services.reasoning.owners
         if owners.has_unknown and await owners.learn():
@@ -87,8 +98,12 @@ class Attempt:
             if response.status in _REJECTED and self._may_send_plain(prepared, encoded):
                 response.close()
                 self._plain = True
+                await self._learn_reasoning(request.canonical())
                 encoded = await self._encode_again(prepared)
                 response = self._keep_plain(prepared, await self._send(prepared, encoded, stream=stream))
+            limits = rate_limit_headers(response.headers)
+            if limits or self._record.upstream_limits:
+                self._note_rate_limits(prepared, response, limits)
             try:
                 if not 200 <= response.status < 300:
                     raise await prepared.upstream.error_of(response)
@@ -121,12 +136,16 @@ class Attempt:
     async def open_events(self, canonical: Request) -> FirstContentBuffer:
         """Open the target's answer to a canonical request as events; UpstreamError as for `open`."""
         target, prepared = self._target, self._services.prepare(self._target)
+        trace = self._record.trace
+        if trace is not None and trace.captures:
+            trace.capture(canonical, len(self._request.wire.body))
         if not isinstance(prepared, PreparedTarget):
             batches = single_event_batches(prepared(canonical))
             return await read_first_content(batches, provider=target.provider)
         if not prepared.options.vision:
             canonical = await self._describe_images(canonical)
         self._plain = prepared.upstream.codex_items == "plain"
+        await self._learn_reasoning(canonical)
         encoded = self._encode_canonical(canonical, prepared)
         owners = self._services.reasoning.owners
         if owners.has_unknown and await owners.learn():
@@ -140,6 +159,9 @@ class Attempt:
                 encoded = self._encode_canonical(canonical, prepared)
                 sent = await self._send(prepared, encoded, stream=canonical.stream)
                 response = self._keep_plain(prepared, sent)
+            limits = rate_limit_headers(response.headers)
+            if limits or self._record.upstream_limits:
+                self._note_rate_limits(prepared, response, limits)
             batches = response_batches(response, prepared, decoder)
             return await read_first_content(batches, provider=target.provider, reported=decoder.reported)
         except UpstreamError:
@@ -148,6 +170,19 @@ class Attempt:
         except asyncio.CancelledError:
             self._count_left(decoder.reported())
             raise
+
+    def _note_rate_limits(
+        self, prepared: PreparedTarget, response: HttpResponse, found: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        """Read what the provider says is left of its limits; a client of its protocol may get it too.
+
+        The headers of an attempt before this one are not those of the answer.
+        """
+        answers = response.status < 400
+        is_same = prepared.codec is self._request.codec
+        self._record.upstream_limits = found if answers and is_same else ()
+        if found and answers:
+            self._services.note_rate_limits(self._target, found)
 
     def _encode(self, prepared: PreparedTarget) -> EncodedRequest:
         request = self._request
@@ -165,9 +200,17 @@ class Attempt:
         """Encode for a model without vision: images are replaced by descriptions."""
         canonical = self._request.canonical()
         described = await self._describe_images(canonical)
-        return (
-            self._encode(prepared) if described is canonical else self._encode_canonical(described, prepared)
-        )
+        if described is canonical:
+            return self._encode(prepared)
+        await self._learn_reasoning(described)
+        return self._encode_canonical(described, prepared)
+
+    async def _learn_reasoning(self, canonical: Request) -> None:
+        """Read the reasoning behind calls that another worker answered, or an earlier run of this one."""
+        reasoning, owner = self._services.reasoning, self._request.owner
+        unknown = reasoning.unknown_calls(canonical, owner)
+        if unknown:
+            await reasoning.learn(unknown, owner)
 
     def _encode_canonical(self, canonical: Request, prepared: PreparedTarget) -> EncodedRequest:
         recalled = self._services.reasoning.recall(canonical, prepared.target.provider, self._request.owner)
@@ -213,7 +256,7 @@ class Attempt:
             stream=stream,
             headers=request.headers if same else None,
             query=request.query if same else "",
-            trace=trace_headers(request.headers),
+            trace=trace_headers(request.headers) if request.trace is None else request.trace.lines(),
         )
 
     async def _open_stream(
@@ -222,16 +265,21 @@ class Attempt:
         services, request, codec = self._services, self._request, prepared.codec
         # Some upstreams stream under a content type of their own; only JSON is surely not a stream.
         if (response.header(b"content-type") or b"").startswith(b"application/json"):
-            events = codec.decode_response(await response.read(ANSWER_LIMIT))
+            body = await response.read(ANSWER_LIMIT)
+            self._capture(codec, body, is_stream=False)
+            events = codec.decode_response(body)
             response.close()
             return await open_events(services, request, reply, iterate(events), codec=codec)
+        recorder: ReasoningRecorder | None = None
         if codec is request.codec and not self._plain:
             pipe: Pipe = codec.relay(reply)
-            stream = RelayedStream(response, pipe, prepared.upstream, None)
         else:
             recorder = ReasoningRecorder(services.reasoning, reply.provider, request.owner)
             pipe = _translation(request, codec, reply, recorder)
-            stream = RelayedStream(response, pipe, prepared.upstream, recorder)
+        if self._content is not None:
+            self._capture(codec, b"", is_stream=True)
+            pipe = CapturingPipe(pipe, self._content)
+        stream = RelayedStream(response, pipe, prepared.upstream, recorder)
         self._pipe = pipe
         await stream.open()
         return stream
@@ -242,6 +290,7 @@ class Attempt:
         codec = prepared.codec
         body = await response.read(ANSWER_LIMIT)
         streamed = (response.header(b"content-type") or b"").startswith(b"text/event-stream")
+        self._capture(codec, body, is_stream=streamed)
         response.close()
         if streamed:
             decoder = codec.stream_decoder()
@@ -251,6 +300,13 @@ class Attempt:
         if codec is self._request.codec and not self._plain:
             return WholeAnswer(*codec.relay_response(body, reply))
         return _encode_whole(self._services, self._request, reply, codec.decode_response(body))
+
+    def _capture(self, codec: Codec, body: bytes, *, is_stream: bool) -> None:
+        """Keep the bytes of an answer, if its content is wanted."""
+        content = self._content
+        if content is not None:
+            content.protocol, content.is_stream = codec.name, is_stream
+            content.add(body)
 
     def _not_empty(self, answer: OpenedAnswer) -> OpenedAnswer:
         """Reject an empty answer once: the client has not got any of it, so the attempt can be repeated."""
@@ -311,6 +367,8 @@ def _encode_whole(
     request.notices.add(*lost)
     body = request.codec.encode_response(response, reply)
     usage = response.usage or estimated_usage(reply.input_tokens, response.written)
-    outcome = AnswerOutcome(model=response.model, finish=response.finish, usage=usage, body=body)
+    outcome = AnswerOutcome(
+        model=response.model, response_id=response.id, finish=response.finish, usage=usage, body=body
+    )
     outcome.empty = services.retries_empty and is_empty(response)
     return WholeAnswer(body, outcome, recorder=recorder)

@@ -28,15 +28,17 @@ from routecodex.canon.notices import Notices
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.records import FailedAttempt
 from routecodex.gateway.request import ClientRequest, RequestRecord
+from routecodex.gateway.request_limits import NO_PRICE, CallLimits, RouteInstead
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.key_health import unusable_key_error
 from routecodex.protocols.upstream_errors import is_context_overflow, names_unknown_model
 from routecodex.routing.cooldown import outcome_of
 from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Target
-from routecodex.routing.route_plan import RoutePlan
+from routecodex.routing.route_plan import RoutePlan, RouteQuery, failed_provider
 from routecodex.routing.state import without_sticky
-from routecodex.routing.target_filter import CoolingTarget
+from routecodex.routing.target_filter import CoolingTarget, RemovedTarget
+from routecodex.telemetry.request_trace import CANCELLED, EMPTY, error_type
 
 LONG_CONTEXT = "longcontext"
 _SHORTEST_WAIT = 0.05
@@ -62,16 +64,20 @@ class Planner(Protocol):
     async def clear_sticky(self) -> None:
         """Clear the sticky target of the session: no key of it can be used."""
 
+    def use_route(self, route: str) -> None:
+        """Plan the targets of one route only from now on: a limit sends the request there."""
+
 
 class RequestPlanner:
     """Plans one request of a client; a provider that stores its conversation comes first."""
 
-    __slots__ = ("_context", "_request", "_services")
+    __slots__ = ("_context", "_only_route", "_request", "_services")
 
     def __init__(self, services: GatewayServices, request: ClientRequest, context: RoutingContext) -> None:
         self._services = services
         self._request = request
         self._context = context
+        self._only_route = ""
 
     def plan(
         self,
@@ -81,6 +87,8 @@ class RequestPlanner:
         next_turn: NextTurn | None = None,
     ) -> RoutePlan:
         request, context = self._request, self._context
+        if self._only_route:
+            return self._plan_route(tried)
         query = context.query
         if tried or must is not None:
             query = query.retry(tried=tried, only_route=must)
@@ -91,9 +99,39 @@ class RequestPlanner:
             next_turn=next_turn,
             client=request.client,
         )
+        if self._services.allowances.scarce:
+            plan = plan.in_order(self._services.allowances.in_order(plan.steps, self._services.clock()))
         if request.holder is None:
             return plan
         return plan.in_order(sorted(plan.steps, key=lambda step: not request.is_held_by(step.target)))
+
+    def _plan_route(self, tried: frozenset[Target]) -> RoutePlan:
+        """Plan the route that a limit named, whatever the session has set."""
+        request, context, route = self._request, self._context, self._only_route
+        query = RouteQuery(
+            model="",
+            tokens=context.query.tokens,
+            only_route=route,
+            ignore_sticky=True,
+            affinity=context.query.affinity,
+            tried=tried,
+            max_wait=context.query.max_wait,
+        )
+        plan = self._services.plan(
+            query,
+            session=replace_state(context.session, force=None),
+            server=context.operator,
+            client=request.client,
+        )
+        return replace(
+            plan,
+            steps=tuple(step for step in plan.steps if step.route == route),
+            cooling=tuple(row for row in plan.cooling if row.step.route == route),
+            reason=f"a limit is used and names route {route}",
+        )
+
+    def use_route(self, route: str) -> None:
+        self._only_route = route
 
     def plan_round(self, last: Target | None) -> RoutePlan:
         """Plan a round: the target of the last round first, and no further turn of the pools."""
@@ -120,6 +158,7 @@ class Failover:
     """Tries targets in plan order until an answer has content.
 
     Every failure is recorded in the health of its key; `settle` records the outcome of the opened answer.
+    `limits` are those of its calls, by default those of the record.
     """
 
     def __init__(
@@ -131,6 +170,7 @@ class Failover:
         notices: Notices | None = None,
         keep_reason: bool = False,
         keep_route: bool = False,
+        limits: CallLimits | None = None,
     ) -> None:
         self._planner = planner
         self._record = record
@@ -141,7 +181,7 @@ class Failover:
         self._key_sources = services.key_sources
         self._registry = services.registry
         self._clock = services.clock
-        self._attempts_left = services.max_attempts
+        self._attempts_left = self._max_attempts = services.max_attempts
         self._wait_left = services.max_wait
         self._tried: frozenset[Target] = frozenset()
         self._failures: list[UpstreamError] = []
@@ -150,6 +190,8 @@ class Failover:
         self._claimed: Target | None = None
         """The target whose claim is neither settled nor released."""
         self._began = 0.0
+        self._limits = limits if limits is not None else record.limits
+        self._is_rerouted = False
 
     async def open(self, plan: RoutePlan, attempt: Callable[[PlanStep], Awaitable[AnswerT]]) -> AnswerT:
         """Return the first answer that a target opens, or raise the error for the client.
@@ -174,6 +216,8 @@ class Failover:
         target, self._claimed = self._claimed, None
         if target is None:
             return
+        if self._record.trace is not None:
+            self._record.trace.end_attempt("" if error is None else error_type(error))
         if error is None:
             self._health.succeeded(target, began=self._began, by=self)
         elif isinstance(error, UpstreamError) and not isinstance(error, UpstreamRejected):
@@ -186,6 +230,8 @@ class Failover:
         if self._claimed is not None:
             self._health.release(self._claimed, by=self)
             self._claimed = None
+            if self._record.trace is not None:
+                self._record.trace.end_attempt(CANCELLED)
 
     async def _open_any(
         self, plan: RoutePlan, attempt: Callable[[PlanStep], Awaitable[AnswerT]]
@@ -198,15 +244,42 @@ class Failover:
         for step in plan.steps:
             if not self._attempts_left:
                 raise self._final_error(self._plan(), self._clock())
+            if self._limits is not None:
+                admitted = self._limits.admit(step.target)
+                if not isinstance(admitted, bool):
+                    admitted = await self._admits(admitted)
+                if self._is_rerouted:
+                    self._is_rerouted = False
+                    break
+                if not admitted:
+                    continue
             if not await self._claim(step.target):
                 continue
             self._attempts_left -= 1
             answer = await self._try(step, plan, attempt)
             if answer is not None:
                 return answer
-            if must != self._must:
+            if must != self._must or self._leaves_provider():
                 break
         return None
+
+    def _leaves_provider(self) -> bool:
+        """Return whether the last attempts begin now, and go to another provider."""
+        return self._attempts_left == self._max_attempts // 3 and self._failed_provider() is not None
+
+    def _failed_provider(self) -> str | None:
+        return failed_provider(
+            self._tried, attempts_left=self._attempts_left, max_attempts=self._max_attempts
+        )
+
+    async def _admits(self, coming: Awaitable[bool]) -> bool:
+        """Wait for a reservation; return False if the target is skipped, or another route is taken."""
+        try:
+            return await coming
+        except RouteInstead as instead:
+            self._planner.use_route(instead.route)
+            self._is_rerouted = True
+            return False
 
     def _note_plan(self, plan: RoutePlan) -> None:
         record = self._record
@@ -226,6 +299,7 @@ class Failover:
     ) -> AnswerT | None:
         """Attempt one step; None if another target may be tried. An empty answer is requested again."""
         record = self._record
+        trace = record.trace
         self._claimed = record.target = step.target
         self._began = self._clock()
         if not self._keep_route:
@@ -233,8 +307,13 @@ class Failover:
         while True:
             record.attempts += 1
             record.began = monotonic()
+            if trace is not None:
+                trace.begin_attempt(step.target, record.began, record.rounds + 1)
             try:
-                return await attempt(step)
+                answer = await attempt(step)
+                if trace is not None:
+                    trace.open_attempt()
+                return answer
             except EmptyAnswer:
                 self._note_empty(step.target)
             except UpstreamError as error:
@@ -243,12 +322,19 @@ class Failover:
                 if isinstance(failure, UpstreamRejected):
                     self._after_rejection(failure, plan)
                 return None
-            except BaseException:
+            except BaseException as exc:
+                if trace is not None:
+                    trace.end_attempt(error_type(exc))
                 self.close()
                 raise
 
     def _note_empty(self, target: Target) -> None:
-        self._record.failures.append(FailedAttempt(target, "empty", f"{target}: an empty answer"))
+        record = self._record
+        record.failures.append(
+            FailedAttempt(target, "empty", f"{target}: an empty answer", record.began, monotonic(), 200)
+        )
+        if record.trace is not None:
+            record.trace.end_attempt(EMPTY)
         if self._notices is not None:
             self._notices.add(f"{target} gave an empty answer and was asked again")
 
@@ -273,8 +359,13 @@ class Failover:
             self._unusable |= {target}
         self._failures.append(failure)
         self._tried |= {target}
+        if self._record.trace is not None:
+            self._record.trace.end_attempt(error_type(error))
         line = _failure_line(target, error)
-        self._record.failures.append(FailedAttempt(target, outcome_of(error), line))
+        record = self._record
+        record.failures.append(
+            FailedAttempt(target, outcome_of(error), line, record.began, monotonic(), error.upstream_status)
+        )
 
     def _name_key(self, target: Target, error: UpstreamError) -> None:
         """Replace the message about an unusable key or model by one that names it and the place to check."""
@@ -325,6 +416,10 @@ class Failover:
 
     def _plan(self) -> RoutePlan:
         plan = self._planner.plan(self._tried, self._must)
+        if (failed := self._failed_provider()) is not None:
+            plan = plan.with_provider_last(failed)
+        if self._limits is not None and self._limits.skipped:
+            plan = _without_skipped(plan, self._limits, self._clock())
         if self._must is None:
             return plan
         # The context of every other route is too small: that is why this one is required.
@@ -355,6 +450,10 @@ class Failover:
         )
 
     def _final_error(self, plan: RoutePlan, now: float) -> GatewayError:
+        if self._limits is not None and not self._failures and _are_skipped(plan, self._limits):
+            refusal = self._limits.final_error()
+            if refusal is not None:
+                return refusal
         unusable: list[UpstreamError] = [
             error for error in self._failures if isinstance(error, _UNUSABLE_KEY)
         ]
@@ -392,6 +491,26 @@ class Failover:
             unhealthy.notices = tuple(row.reason for row in plan.cooling[:_REASONS_SHOWN])
             return unhealthy
         return all_cooling_error(cooling, wait=wait)
+
+
+def _without_skipped(plan: RoutePlan, limits: CallLimits, now: float) -> RoutePlan:
+    """Return the plan without the targets that a limit keeps out now: they count as cooling down."""
+    steps: list[PlanStep] = []
+    removed, cooling = list(plan.removed), list(plan.cooling)
+    for step in plan.steps:
+        skipped = limits.skipped.get(step.target)
+        if skipped is None or (skipped.until is not None and skipped.until <= now):
+            steps.append(step)
+        elif skipped.until is None:
+            removed.append(RemovedTarget(step, NO_PRICE, skipped.reason))
+        else:
+            cooling.append(CoolingTarget(step, skipped.until, skipped.reason, is_limit=True))
+    return replace(plan, steps=tuple(steps), removed=tuple(removed), cooling=tuple(cooling))
+
+
+def _are_skipped(plan: RoutePlan, limits: CallLimits) -> bool:
+    """Return whether nothing but limits keeps the targets of a plan out."""
+    return not plan.steps and all(row.step.target in limits.skipped for row in plan.cooling)
 
 
 def _is_out_of_credit(error: UpstreamError) -> bool:

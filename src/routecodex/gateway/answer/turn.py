@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from msgspec.structs import replace
 
 from routecodex.accounting.cost import CostKind
-from routecodex.canon.errors import GatewayError, UpstreamRejected
+from routecodex.canon.errors import GatewayError, LimitExceeded, UpstreamRejected
 from routecodex.canon.events import (
     AnswerPart,
     Event,
@@ -193,6 +193,8 @@ class ServerToolTurn:
         if not first:
             # The rounds before may have taken minutes.
             await self._services.health.read_latest()
+            if self._record.limits is not None:
+                self._record.limits.settle_round()
         failover = Failover(
             self._services,
             self._planner,
@@ -254,15 +256,31 @@ class ServerToolTurn:
                         break
         except BaseException:
             self._count(self._observed(seen, answer), "observed", _GONE)
+            self._trace_round(seen)
             raise
         self._count_ended(seen, answer, failed)
+        self._trace_round(seen)
         if failed is None:
             self._answer.finished = True
             recorder.settle()
+            if recorder.unsaved is not None:
+                await recorder.save()
             failover.settle(None)
         else:
             failover.settle(failed.error)
             yield await self._cut_off(failed)
+
+    def _trace_round(self, seen: Sequence[Event]) -> None:
+        """Keep what the answer of a round says of itself, for its trace."""
+        trace = self._record.trace
+        attempt = None if trace is None else trace.attempt
+        if attempt is None:
+            return
+        started = next((event for event in seen if isinstance(event, Started)), Started())
+        finish = next((event.finish.reason for event in reversed(seen) if isinstance(event, Finished)), "")
+        attempt.note(model=started.model, id=started.id, finish=finish)
+        if attempt.content is not None:
+            attempt.content.add_events(seen)
 
     def _count_ended(self, seen: Sequence[Event], answer: FirstContentBuffer, failed: Failed | None) -> None:
         """Count a round that has ended: by the provider's usage, or by what was seen of it."""
@@ -318,6 +336,9 @@ class ServerToolTurn:
         self._note_follow_up(error.detached())
         self._turn.note(f"the follow-up failed: {error.message}")
         self._turn.failed = True
+        if isinstance(error, LimitExceeded) and self._failed is None and self._merger.has_text:
+            # The budget is used: the turn ends with what the client has.
+            return
         if self._failed is not None or self._turn.owes_answer:
             await self._fail(self._failed or Failed(error))
 

@@ -31,6 +31,7 @@ from routecodex.canon.response import fold
 from routecodex.gateway.answer.answer_stream import AnswerStream, WholeAnswer
 from routecodex.gateway.answer.attempt import OpenedAnswer
 from routecodex.gateway.answer.keep_alive import KeepAlive
+from routecodex.gateway.limit_headers import passed_on
 from routecodex.gateway.request import (
     ClientConnection,
     ClientRequest,
@@ -99,11 +100,23 @@ class ClientWriter:
             await self._relay(answer)
             return
         body = answer.body
+        if self._record.trace is not None:
+            self._note_outcome(answer.outcome)
         if answer.outcome.usage is not None:
             self._count(answer.outcome.usage)
-        if self._settle(answer.outcome, answer.recorder):
+        recorder = answer.recorder
+        if self._settle(answer.outcome, recorder):
             body = await self._remember(answer.outcome, self._record.target, body)
+        if recorder is not None and recorder.unsaved is not None:
+            await recorder.save()
         await self._client.send(200, self._headers(JSON), body)
+
+    def _note_outcome(self, outcome: AnswerOutcome) -> None:
+        """Keep what the answer says of itself, for its trace."""
+        trace = self._record.trace
+        if trace is not None and trace.attempt is not None:
+            reason = "" if outcome.finish is None else outcome.finish.reason
+            trace.attempt.note(model=outcome.model, id=outcome.response_id, finish=reason)
 
     def _count(self, usage: Usage, certainty: CostKind = "reported", status: int = 200) -> None:
         """Count the answer as a call of its provider; one of the gateway itself costs nothing."""
@@ -141,6 +154,8 @@ class ClientWriter:
                     stream.close()
                     out = pipe.fail(stopped)
             outcome = pipe.outcome
+            if self._record.trace is not None:
+                self._note_outcome(outcome)
             is_counted = True
             if outcome.error is not None:
                 self._count_observed(pipe, outcome.error.status)
@@ -150,11 +165,16 @@ class ClientWriter:
                 return
             usage = outcome.usage
             self._count(pipe.observed() if usage is None else usage)
-            if self._settle(outcome, stream.recorder):
+            recorder = stream.recorder
+            if self._settle(outcome, recorder):
                 out = await self._remember(outcome, self._record.target, out)
+            if recorder is not None and recorder.unsaved is not None:
+                await recorder.save()
             await client.end(out)
         except (ClientDisconnected, asyncio.CancelledError):
             if not is_counted:
+                if self._record.trace is not None:
+                    self._note_outcome(pipe.outcome)
                 self._count_observed(pipe, _GONE)
             raise
         finally:
@@ -162,7 +182,10 @@ class ClientWriter:
 
     async def _fail(self, out: bytes, error: GatewayError) -> None:
         """End a stream with the bytes of an error event."""
-        self._record.status, self._record.error = 200, error
+        record = self._record
+        record.status, record.error = 200, error
+        if record.limits is not None:
+            record.limits.close()
         if self._request.codec.abort_after_error:
             await self._client.write(out)
             self._client.abort()
@@ -173,6 +196,9 @@ class ClientWriter:
         """Record how the answer ended; return whether it must be stored before the client sees its end."""
         record, request = self._record, self._request
         record.status = 200
+        if record.limits is not None:
+            # A client may send its next request as soon as it sees the end.
+            record.limits.close()
         end = outcome.finish
         if end is not None:
             record.finish = end.reason
@@ -330,6 +356,9 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
     ]
     if kind is JSON:
         headers.extend(cost_lines(record))
+    if record.limits is not None or record.upstream_limits:
+        own = b"" if record.limits is None else record.limits.header_lines(request.codec.name)
+        headers.append(own + passed_on(record.upstream_limits, own))
     notices = request.notices.lines()
     if notices:
         record.notices = notices

@@ -86,8 +86,9 @@ def status(
     session: str,
     clock: ClockSummary | None = None,
     usage: Figures | None = None,
+    limits: Sequence[str] = (),
 ) -> str:
-    """Return the state of the session, the server, the keys and the clock as Markdown."""
+    """Return the state of the session, the server, the keys, usage, limits and the clock as Markdown."""
     lines = [f"{REPLY_PREFIX}{_STATUS} {session}", ""]
     lines += _table(("setting", "this conversation"), _session_rows(state) or [("routing", "nothing is set")])
     server_rows = _routing_rows(server)
@@ -98,8 +99,9 @@ def status(
         lines += ["", *_table(("key", "health", "for", "last error"), key_rows)]
     else:
         lines += ["", "All keys are healthy."]
-    if usage is not None:
-        lines += ["", f"- usage: {usage_line(usage)}"]
+    figures = [] if usage is None else [f"usage: {usage_line(usage)}"]
+    if figures or limits:
+        lines += ["", *(f"- {line}" for line in (*figures, *limits))]
     return "\n".join([*lines, *(() if clock is None else _clock_lines(clock))])
 
 

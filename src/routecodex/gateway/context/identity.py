@@ -64,6 +64,10 @@ class Scope:
 PATH_SESSION = ":session"
 """Key of the session that the path names, below `/s/<session>/`; no header can have this name."""
 
+FORCED_TARGET = ":target"
+"""Key of the target that a request must go to, whatever its session and its model say; no header can have
+this name."""
+
 SESSION_HEADERS: tuple[str, ...] = (
     "x-parent-session-id",  # opencode: a sub-agent names the session that started it
     "x-session-id",  # opencode, Crush, Kilo Code; the name our documentation recommends

@@ -14,7 +14,7 @@ from routecodex.canon.errors import AccessDenied, ProviderNotAvailable
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import COMPACTION_TRIGGER, TextStart
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
-from routecodex.gateway.context.identity import ID_HEADERS, Scope, identify
+from routecodex.gateway.context.identity import FORCED_TARGET, ID_HEADERS, Scope, identify
 from routecodex.gateway.context.instruction_applier import InstructionApplier
 from routecodex.gateway.context.instructions import (
     ChatInstructions,
@@ -97,8 +97,8 @@ class RoutingContext:
         return self.instructions is not None and self.instructions.for_gateway
 
 
-_CLIENT_HEADERS: Final = ID_HEADERS | ROLE_HEADERS
-"""Headers that name a session or show a role: most requests of SDKs have none of them."""
+_CLIENT_HEADERS: Final = ID_HEADERS | ROLE_HEADERS | {FORCED_TARGET}
+"""Headers that name a session or a target, or show a role: most requests of SDKs have none of them."""
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
 _SEARCHED_BODY: Final = 32_768
 """Bytes up to which every body is searched for replies of the gateway; larger ones by their session."""
@@ -179,6 +179,9 @@ class RoutingContextBuilder:
                 turn = self._continued_turn(request, role, session.force)
         if role is not MAIN and role.name == "subagent" and session.agents is not None:
             session = for_subagents(session)
+        if not is_plain and FORCED_TARGET in request.headers:
+            turn = turn or request.id
+            session = replace(session, force=ForcedTarget(request.headers[FORCED_TARGET], turn))
         no_rules = (session, operator) == _NO_RULES
         query = self._query(request, controls, scope, router=router, no_rules=no_rules)
         if turn is not None:

@@ -60,7 +60,7 @@ class ClockService:
             file=ntp_file,
         )
         now_ms = self.time.now_ms
-        tasks = TaskStore(store, now_ms=now_ms)
+        self._tasks = tasks = TaskStore(store, now_ms=now_ms)
         self._due_timer = DueTimer(tasks, now_ms=now_ms)
         tasks.listen(self._due_timer.changed)
         self.actions = ClockActions(tasks, time=self.time, rules=rules, zone=self._zone)
@@ -110,6 +110,17 @@ class ClockService:
             raise Overloaded(
                 "the clock tasks cannot be reached now; try again later", code="store_unavailable"
             ) from exc
+
+    async def tasks(self, scope: Scope) -> list[dict[str, Any]]:
+        """Return the tasks of one session as operators see them; none while the store is down."""
+        name = session_name(scope)
+        if name is None or not self._tasks.stamp_of(name):
+            return []
+        try:
+            return [*map(_task_fields, await self.actions.tasks(name))]
+        except StoreError as exc:
+            log.debug("tasks of session %.80r cannot be shown: %s", plain_key(name), exc)
+            return []
 
     async def cancel(self, task_id: str) -> bool:
         """Cancel a task of any session; return False if there is no such task."""

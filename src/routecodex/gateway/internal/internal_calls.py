@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace as replace_state
 
 from routecodex.accounting.cost import CostKind
@@ -25,6 +25,7 @@ from routecodex.config.server_tools import VisionAutoConfig
 from routecodex.gateway.answer.event_stream import collect_events, observed_in, response_batches
 from routecodex.gateway.answer.failover import Failover
 from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
+from routecodex.gateway.call_record import CallRecord
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
@@ -41,6 +42,7 @@ from routecodex.server_tools.vision import (
     may_hold_images,
 )
 from routecodex.stores.store import Store
+from routecodex.telemetry.request_trace import RequestTrace
 
 _GONE = 499
 
@@ -57,8 +59,8 @@ class InternalCall(Struct, frozen=True, kw_only=True):
     able: Callable[[AnyTarget], bool]
     seconds: float
     required: str = ""
-    trace: bytes = b""
-    """Trace context of the client's request, as header lines."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of the client's request, whose trace context is passed on."""
 
 
 class InternalCalls:
@@ -87,26 +89,41 @@ class InternalCalls:
             arrived=time.monotonic(),
         )
         record.session = context.scope.name if context.scope.lasts else ""
-        failover = Failover(services, planner, record=record)
+        record.trace = None if cause.trace is None else cause.trace.internal()
+        made: list[CallRecord] = []
+        limits = services.limit_call(cause, made)
+        failover = Failover(services, planner, record=record, limits=limits)
         with services.recorded(record):
             try:
                 async with asyncio.timeout(call.seconds):
                     response = await failover.open(
-                        plan, lambda step: self._attempt(call, step, record, cause)
+                        plan, lambda step: self._attempt(call, step, record, cause, made=made)
                     )
             except TimeoutError as exc:
                 raise UpstreamTimeout(f"no answer after {call.seconds:g} seconds") from exc
+            finally:
+                if limits is not None:
+                    limits.close()
             failover.settle(None)
             record.usage, record.finish = response.usage, response.finish.reason
+            if record.trace is not None:
+                _note_answer(record.trace, response)
         return response
 
     async def _attempt(
-        self, call: InternalCall, step: PlanStep, record: RequestRecord, cause: RequestRecord
+        self,
+        call: InternalCall,
+        step: PlanStep,
+        record: RequestRecord,
+        cause: RequestRecord,
+        *,
+        made: list[CallRecord],
     ) -> Response:
         """Read one target's answer; UpstreamError: the next target may be tried."""
         prepared = self._services.prepare(step.target)
         request = call.request_for(prepared)
-        count = functools.partial(self._count, cause, step.target, began=time.monotonic())
+        content = None if record.trace is None else record.trace.capture(request, 0)
+        count = functools.partial(self._count, cause, step.target, made=made, began=time.monotonic())
         if not isinstance(prepared, PreparedTarget):
             response = fold(await collect_events(prepared(request)))
             count(response.usage or estimated_usage(0, response.written))
@@ -119,12 +136,15 @@ class InternalCalls:
                     raise BadRequest(f"{step.target}: {line}")
         size, events = estimate_by_size(encoded.body), list[Event]()
         try:
-            sent = await prepared.send(encoded.body, stream=False, headers=None, trace=call.trace)
+            trace = trace_headers(call.headers) if record.trace is None else record.trace.lines()
+            sent = await prepared.send(encoded.body, stream=False, headers=None, trace=trace)
             async for batch in response_batches(sent, prepared):
                 events.extend(batch)
         except asyncio.CancelledError:
             count(observed_in(events, None, input_tokens=size), certainty="observed", status=_GONE)
             raise
+        if content is not None:
+            content.add_events(events)
         response = fold(events)
         count(response.usage or estimated_usage(size, response.written))
         return response
@@ -135,6 +155,7 @@ class InternalCalls:
         target: Target,
         usage: Usage,
         *,
+        made: list[CallRecord],
         began: float,
         certainty: CostKind = "reported",
         status: int = 200,
@@ -144,6 +165,14 @@ class InternalCalls:
             self._services.count_call(
                 cause, target, usage, kind="internal", certainty=certainty, status=status, began=began
             )
+            made.append(cause.calls[-1])
+
+
+def _note_answer(trace: RequestTrace, response: Response) -> None:
+    """Keep what the answer says of itself, for its trace."""
+    if trace.attempt is not None:
+        trace.attempt.note(model=response.model, id=response.id, finish=response.finish.reason)
+        trace.attempt.usage = response.usage
 
 
 class _RoutePlanner:
@@ -168,6 +197,9 @@ class _RoutePlanner:
 
     async def clear_sticky(self) -> None:
         """Leave the session alone: the call ignores its sticky target."""
+
+    def use_route(self, route: str) -> None:
+        """Keep the route of the call: no other one can do it."""
 
     def _admits(self, step: PlanStep) -> bool:
         return step.route == self._call.route and self._call.able(self._services.prepare(step.target))
@@ -216,7 +248,7 @@ class ImageDescriber:
             able=lambda target: _sees(target, image, source),
             seconds=self._options.timeout_ms / 1000,
             required=_DROPPED,
-            trace=trace_headers(request.headers),
+            headers=request.headers,
         )
         response = await self._calls.send(call, context, record)
         # Providers must not see instruction tags, not even those in an image.

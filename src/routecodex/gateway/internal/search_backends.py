@@ -22,7 +22,6 @@ from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect, hosts_search
 from routecodex.protocols.responses.schema import declared_tools
 from routecodex.providers.http import HttpClient, Timeouts, origin_of
-from routecodex.providers.upstream import trace_headers
 from routecodex.server_tools.framework import TurnContext
 from routecodex.server_tools.web_search import (
     CHAT_OPTIONS,
@@ -154,7 +153,7 @@ class HttpSearch:
         """Return the results; GatewayError if the search fails."""
         assert isinstance(turn, GatewayTurn)
         try:
-            value = json.decode(await self._request(query, trace=trace_headers(turn.headers)))
+            value = json.decode(await self._request(query, trace=turn.trace_lines()))
         except UpstreamError as error:
             error.message = error.message.replace(self._key, "***") if self._key else error.message
             raise
@@ -214,7 +213,7 @@ class RouteSearch:
             request_for=lambda target: _search_request(query, target),
             able=searches,
             seconds=self._seconds,
-            trace=trace_headers(turn.headers),
+            headers=turn.headers,
         )
         response = await self._calls.send(call, turn.context, turn.record)
         text = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()

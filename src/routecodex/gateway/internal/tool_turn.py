@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
+from routecodex.canon.parts import ToolCall
 from routecodex.canon.request import Request
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
+from routecodex.providers.upstream import trace_headers
 from routecodex.routing.state import StopMessageState
 from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
 from routecodex.server_tools.round_merger import VisibleRounds
@@ -45,6 +48,15 @@ class GatewayTurn(TurnContext):
         self.role = context.role.name
         self.stop_message = context.session.stop_message
         self.named = context.scope.kind in ("session", "conversation")
+
+    def running(self, call: ToolCall) -> AbstractContextManager[None]:
+        trace = self.record.trace
+        return super().running(call) if trace is None else trace.tool(call.name, call.id)
+
+    def trace_lines(self) -> bytes:
+        """Return the trace context of a call that a tool makes, as header lines."""
+        trace = self.record.trace
+        return trace_headers(self.headers) if trace is None else trace.outer_lines()
 
 
 class ToolTurn:

@@ -16,6 +16,7 @@ known state, and the changes are saved later. Only a probe waits for the store: 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -173,6 +174,17 @@ class KeyHealth:
         if not was_out and (reason := self.why(target, now)):
             logger.warning("%s", reason)
 
+    def rest(self, target: Target, seconds: float, reason: str) -> None:
+        """Let a key rest whose provider says that nothing is left of a limit, before its next 429."""
+        if not self.options.enabled or target.provider in self.scripted:
+            return
+        selector = Selector(target.provider, target.key)
+        impact = cooldown.FailureImpact(
+            selector=selector, reason="limited", wait=seconds, error=reason, status=None
+        )
+        change = partial(cooldown.record_failure, impact=impact, now=self._clock(), options=self.options)
+        self._change(_name(selector), change)
+
     def succeeded(self, target: Target, *, began: float | None = None, by: object = None) -> None:
         """Record a successful attempt; `began` is the time it was sent, now if None."""
         if not self._state and not self._claims:
@@ -224,10 +236,9 @@ class KeyHealth:
 
     async def load(self) -> None:
         """Load the health saved before the start."""
-        try:
+        with contextlib.suppress(StoreError):
+            # A store that cannot be written can still be read.
             await self._store.trim(SPACE, entries=MOST, size=_MOST_BYTES)
-        except StoreError:
-            return
         await self._start_reading()
 
     def save_unsaved(self) -> None:
@@ -336,10 +347,8 @@ class KeyHealth:
             stamp = self._store.stamp(SPACE)
             state: dict[Selector, Cooldown] = {}
             try:
-                for name in (await self._store.keys(SPACE))[-MOST:]:
-                    stored = await self._store.get(SPACE, name)
-                    if stored is not None:
-                        state.update(self._decode_stored(name, stored.value, stored.version))
+                for name, stored in await self._store.read_all(SPACE, most=MOST):
+                    state.update(self._decode_stored(name, stored.value, stored.version))
             except StoreError:
                 return
             self._stamp = stamp

@@ -20,6 +20,7 @@ from routecodex.gateway.request import fresh_id
 from routecodex.routing.cooldown import SKEW
 from routecodex.routing.registry import Selector
 from routecodex.stores.store import Store, StoreError
+from routecodex.stores.uptime import STORE_CLOCK
 
 SPACE = "health.probes"
 
@@ -151,7 +152,7 @@ class Probes:
 
     def _acquired(self, lease: str, value: bytes | None) -> bytes:
         """Return the new stored lease; ProbeTaken if another process holds it."""
-        now = self._clock()
+        now = self._lease_time()
         held = _decode_lease(value)
         # A lease of this process is being returned: within the process the claims in memory decide.
         foreign = held is not None and not held.by.startswith(f"{self._id}.")
@@ -189,7 +190,12 @@ class Probes:
 
     def _renewed(self, lease: str, value: bytes | None) -> bytes:
         _released(lease, value)
-        return msgspec.json.encode(ProbeLease(lease, self._clock() + self._ttl))
+        return msgspec.json.encode(ProbeLease(lease, self._lease_time() + self._ttl))
+
+    def _lease_time(self) -> float:
+        """Return the time by which leases end: that of the store, if machines share it."""
+        up = self._store.uptime()
+        return up.ms / 1000 if up.start.startswith(STORE_CLOCK) else self._clock()
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)

@@ -8,6 +8,7 @@ stamp of the space has changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections import OrderedDict
@@ -82,11 +83,9 @@ class SignatureOwners:
         """Load the pages of earlier runs, and delete the oldest."""
         if self._store is None:
             return
-        try:
+        with contextlib.suppress(StoreError):
+            # A store that cannot be written can still be read.
             await self._store.trim(SPACE, entries=PAGES, size=_BYTES)
-        except StoreError as exc:
-            logger.debug("the owners of signatures cannot be read now: %s", exc)
-            return
         await self._read(self._store)
 
     async def flush(self) -> None:
@@ -129,9 +128,8 @@ class SignatureOwners:
     async def _read(self, store: Store) -> None:
         stamp = store.stamp(SPACE)
         try:
-            for name in await store.keys(SPACE):
-                stored = await store.get(SPACE, name)
-                for digest, provider in _decoded(stored.value if stored is not None else b"{}"):
+            for _, stored in await store.read_all(SPACE, most=PAGES):
+                for digest, provider in _decoded(stored.value):
                     self._add(digest, provider)
         except StoreError as exc:
             logger.debug("the owners of signatures cannot be read now: %s", exc)

@@ -1,0 +1,80 @@
+"""Limits of clients on several nodes: one window for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.redis_gateway import ask, cluster, ready
+from tests.kit.gateway import Running
+from tests.kit.redis_server import RedisServer
+from tests.stores.redis.nodes import eventually
+
+LIMITED = '[clients.laptop]\nkey = "key-laptop"\nlimits = ["{limit}"]\n[clients.free]\nkey = "key-free"\n'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    running = RedisServer(tmp_path / "redis", saves=True)
+    yield running
+    running.kill()
+
+
+async def has_status(running: Running, status: str) -> bool:
+    return bool((await ready(running))[1]["status"] == status)
+
+
+async def test_requests_are_counted_exactly_over_all_nodes(server: RedisServer) -> None:
+    more = LIMITED.format(limit="7 requests/day")
+    async with cluster(server, 3, more=more) as (up, nodes):
+        found = await asyncio.gather(*(ask(one, key="key-laptop") for one in nodes for _ in range(5)))
+        assert sorted(answer.status for answer in found) == [200] * 7 + [429] * 8
+        assert len(up.requests) == 7
+        assert (await ask(nodes[0], key="key-free")).status == 200
+        refused = await ask(nodes[1], key="key-laptop")
+        assert (refused.status, refused.headers["x-should-retry"]) == (429, "false")
+
+
+@pytest.mark.parametrize(("on_down", "status"), [("refuse", 503), ("allow", 200)])
+async def test_a_limited_client_is_refused_or_allowed_while_redis_is_down(
+    server: RedisServer, on_down: str, status: int
+) -> None:
+    more = LIMITED.format(limit="100 requests/day") + f'[usage]\non_store_down = "{on_down}"\n'
+    async with cluster(server, 1, more=more) as (_, [one]):
+        assert (await ask(one, key="key-laptop")).status == 200
+        server.kill()
+        await eventually(lambda: has_status(one, "degraded"))
+        limited, free = await ask(one, key="key-laptop"), await ask(one, key="key-free")
+        server.start()
+        await eventually(lambda: has_status(one, "ok"))
+        assert (await ask(one, key="key-laptop")).status == 200
+    assert limited.status == status
+    if status == 503:
+        assert limited.json["error"]["code"] == "store_unavailable"
+    assert free.status == 200
+
+
+async def test_an_outage_of_the_counters_is_logged_once_and_its_end_once(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = LIMITED.format(limit="100 requests/day")
+    async with cluster(server, 1, more=more) as (_, [one]):
+        assert (await ask(one, key="key-laptop")).status == 200
+        with caplog.at_level(logging.INFO, "routecodex.limits"):
+            server.kill()
+            await eventually(lambda: has_status(one, "degraded"))
+            for _ in range(3):
+                assert (await ask(one, key="key-laptop")).status == 503
+            server.start()
+            await eventually(lambda: has_status(one, "ok"))
+            for _ in range(2):
+                assert (await ask(one, key="key-laptop")).status == 200
+    lines = [row.getMessage() for row in caplog.records if row.name == "routecodex.limits"]
+    assert [line.partition(",")[0] for line in lines] == [
+        "limits cannot be counted",
+        "limits are counted again",
+    ]

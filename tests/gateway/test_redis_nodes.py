@@ -1,0 +1,242 @@
+"""Several gateways on one Redis are one: sessions, operators, health, responses, clients, clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.routing.registry import Target
+from routecodex.server.node_registry import read_nodes
+from routecodex.stores.redis.store import RedisStore
+from tests.gateway.continuation_gateway import SET_STOP_MESSAGE
+from tests.gateway.redis_gateway import OPERATOR, admin, ask, cluster, node, ready, target
+from tests.kit import answers
+from tests.kit.raw_client import call
+from tests.kit.redis_server import RedisServer
+from tests.kit.steps import Answer as UpstreamAnswer
+from tests.kit.steps import Steps, Wait
+from tests.kit.upstream import Request
+from tests.stores.redis.nodes import eventually, open_node
+
+
+@pytest.fixture(scope="module")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(running_server: RedisServer) -> RedisServer:
+    with running_server.client() as client:
+        client.flushall()
+    return running_server
+
+
+async def test_a_setting_of_a_session_holds_on_every_node(server: RedisServer) -> None:
+    async with cluster(server, 3) as (_, nodes):
+        for one in nodes:
+            assert target(await ask(one)) == (200, "first.primary.m")
+        assert (await ask(nodes[0], "<**!second.m**>")).status == 200
+        await asyncio.sleep(0.1)
+        for one in nodes:
+            assert target(await ask(one)) == (200, "second.primary.m")
+
+
+async def test_a_known_state_needs_no_call_of_redis(server: RedisServer) -> None:
+    async with cluster(server, 1) as (_, [one]):
+        await ask(one)
+        with server.client(decode_responses=True) as client:
+            for session in ("s", ""):
+                before: Any = client.info("commandstats")
+                for _ in range(20):
+                    assert (await ask(one, session=session)).status == 200
+                after: Any = client.info("commandstats")
+                assert after["cmdstat_hmget"]["calls"] == before["cmdstat_hmget"]["calls"]
+
+
+async def test_the_same_message_on_two_nodes_applies_once_and_uses_are_exact(server: RedisServer) -> None:
+    texts: list[str] = []
+
+    def reply(request: Request) -> UpstreamAnswer:
+        texts.append("call")
+        return answers.text("chat", f"part {len(texts)}", answers.wants_stream(request))
+
+    async with cluster(server, 2, reply=reply) as (_, nodes):
+        message = SET_STOP_MESSAGE.format(3)
+        first, second = await asyncio.gather(*(ask(one, message) for one in nodes))
+        assert (first.status, second.status) == (200, 200)
+        # Two requests and three follow-ups between them.
+        assert len(texts) == 5
+
+
+async def test_an_operator_setting_belongs_to_the_cluster(server: RedisServer) -> None:
+    async with cluster(server, 2) as (_, (one, two)):
+        assert target(await ask(two, session="")) == (200, "first.primary.m")
+        assert (await admin(one, "routing", {"disable": ["first"]})).status == 200
+        await eventually(lambda: is_target(two, "second.primary.m"))
+        assert (await admin(two, "routing")).json["routing"]["disable"] == ["first"]
+
+
+async def is_target(running: Any, name: str) -> bool:
+    return target(await ask(running, session=""))[1] == name
+
+
+async def test_failures_of_all_nodes_add_up_and_a_cooldown_is_seen_by_all(server: RedisServer) -> None:
+    def reply(request: Request) -> UpstreamAnswer:
+        if request.headers["authorization"] == "Bearer secret-first":
+            return answers.error("chat", 429, "slow down", retry_after="60")
+        return answers.text("chat", "hi", answers.wants_stream(request))
+
+    async with cluster(server, 2, reply=reply) as (up, (one, two)):
+        assert target(await ask(one, session="")) == (200, "second.primary.m")
+        await eventually(lambda: is_cooling(two))
+        before = len(up.requests)
+        assert target(await ask(two, session="")) == (200, "second.primary.m")
+        assert len(up.requests) == before + 1
+
+
+async def is_cooling(running: Any) -> bool:
+    return bool((await admin(running, "health")).json["health"])
+
+
+async def test_a_half_open_breaker_lets_one_probe_of_all_nodes_through(server: RedisServer) -> None:
+    """Also on nodes that have just learned of the breaker, in a burst."""
+    event = asyncio.Event()
+
+    def reply(request: Request) -> UpstreamAnswer:
+        if request.headers["authorization"] == "Bearer secret-first":
+            return Steps([Wait(event)], headers={"content-type": "application/json"})
+        return answers.text("chat", "hi", answers.wants_stream(request))
+
+    async with cluster(server, 3, reply=reply) as (up, nodes):
+        await open_breaker(server, ago=6.0)
+        asked = [asyncio.ensure_future(ask(one, session="")) for one in nodes for _ in range(6)]
+        await eventually(lambda: sum(task.done() for task in asked) == len(asked) - 1)
+        first = [one for one in up.requests if one.headers["authorization"] == "Bearer secret-first"]
+        assert len(first) == 1
+        event.set()
+        await asyncio.gather(*asked)
+
+
+async def open_breaker(server: RedisServer, *, ago: float) -> None:
+    """Let another node have seen the failures that opened the breaker of `first.m`."""
+    store = open_node(server.url)
+    health = KeyHealth(store, clock=lambda: time.time() - ago)
+    for _ in range(3):
+        health.failed(Target("first", "primary", "m"), UpstreamFailed("broken", upstream_status=500))
+    await health.flush()
+    await store.close()
+    await asyncio.sleep(0.1)
+
+
+async def test_a_response_is_continued_on_another_node(server: RedisServer) -> None:
+    async with cluster(server, 2) as (up, (one, two)):
+        first = await ask(one, protocol="responses", session="")
+        following = {"model": "auto", "input": "go on", "previous_response_id": first.json["id"]}
+        assert (await call(two.port, "/v1/responses", following)).status == 200
+        sent = up.requests[-1].json["messages"]
+        assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+        assert (await call(two.port, f"/v1/responses/{first.json['id']}", method="DELETE")).status == 200
+        gone = await call(one.port, f"/v1/responses/{first.json['id']}", method="GET")
+        assert gone.status == 404
+
+
+async def test_a_client_key_made_on_one_node_is_valid_on_all(server: RedisServer) -> None:
+    async with cluster(server, 2) as (_, (one, two)):
+        made = await call(one.port, "/admin/clients", {"name": "ann"}, method="POST", headers=OPERATOR)
+        assert made.status == 201
+
+        async def admitted() -> bool:
+            return (await ask(two, key=made.json["key"])).status == 200
+
+        await eventually(admitted)
+        assert (await ask(two, key="rcx-wrong")).status == 401
+        assert (await ask(two)).status == 401
+
+
+async def test_nodes_show_themselves_without_a_token_and_go_when_they_stop(server: RedisServer) -> None:
+    watcher = open_node(server.url)
+    try:
+        async with cluster(server, 2) as (_, nodes):
+
+            async def all_alive() -> bool:
+                return [(one.row.id, one.alive) for one in await read_nodes(watcher)] == [
+                    ("gw-0", True),
+                    ("gw-1", True),
+                ]
+
+            await eventually(all_alive)
+            [first, second] = await read_nodes(watcher)
+            assert first.fields.keys() == {
+                *("id", "url", "alive", "version", "started_at", "workers"),
+                *("store", "draining", "config"),
+            }
+            assert [one.row.url for one in (first, second)] == [one.url for one in nodes]
+            assert first.row.config == second.row.config
+            assert (first.row.draining, first.row.workers) == (False, 1)
+            for value in await stored_texts(watcher):
+                assert b"operator" not in value
+                assert b"secret" not in value
+
+        async def none_left() -> bool:
+            return await read_nodes(watcher) == []
+
+        await eventually(none_left)
+    finally:
+        await watcher.close()
+
+
+async def stored_texts(store: RedisStore) -> list[bytes]:
+    spaces = ("servers", "sessions", "server", "clients", "health")
+    return [stored.value for space in spaces for _, stored in await store.read_all(space, most=1000)]
+
+
+async def test_a_configuration_that_differs_has_another_digest(server: RedisServer) -> None:
+    watcher = open_node(server.url)
+    try:
+        async with cluster(server, 1) as (up, _), node(up, server, number=1, more="[usage]\nkeep_days = 7\n"):
+
+            async def two_rows() -> bool:
+                return len(await read_nodes(watcher)) == 2
+
+            await eventually(two_rows)
+            first, second = await read_nodes(watcher)
+            assert first.row.config != second.row.config
+    finally:
+        await watcher.close()
+
+
+async def test_the_console_lists_all_nodes(server: RedisServer) -> None:
+    async with cluster(server, 2) as (_, (one, two)):
+
+        async def both() -> bool:
+            return len((await admin(two, "servers")).json["servers"]) == 2
+
+        await eventually(both)
+        rows = (await admin(two, "servers")).json["servers"]
+        assert [(row["id"], row["alive"], row["self"], row["url"]) for row in rows] == [
+            ("gw-0", True, False, one.url),
+            ("gw-1", True, True, two.url),
+        ]
+
+
+async def test_readiness_names_the_store(server: RedisServer) -> None:
+    async with cluster(server, 1) as (_, [one]):
+        code, state = await ready(one)
+        assert (code, state["status"], state["store"]["kind"], state["store"]["status"]) == (
+            200,
+            "ok",
+            "redis",
+            "up",
+        )
+        text = (await call(one.port, "/metrics", method="GET")).body.decode()
+        assert 'routecodex_store_up{kind="redis",worker="0"} 1.0' in text
+        assert 'routecodex_store_reconnects_total{worker="0"} 0.0' in text
+        assert 'routecodex_store_missed_total{worker="0"} 0.0' in text
