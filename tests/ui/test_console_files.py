@@ -38,6 +38,10 @@ def _script() -> str:
     )
 
 
+def test_all_files_together_are_small() -> None:
+    assert _size(set(_FILES)) <= 150 * 1024
+
+
 def test_first_page_is_small() -> None:
     assert _size(_FIRST_PAGE) <= 90_000
     assert len(_FIRST_PAGE) <= 14
@@ -62,7 +66,8 @@ def test_every_text_that_a_page_names_exists() -> None:
 
 def test_every_text_is_used() -> None:
     script = _script()
-    areas = set(re.findall(r"t\(`(\w+)\.\$", script)) | set(re.findall(r'known\("(\w+)"', script)) | {"err"}
+    areas = set(re.findall(r"t\(`(\w+)\.\$", script)) | set(re.findall(r'known\("(\w+)"', script))
+    areas |= set(re.findall(r'choice\("(\w+)"', script))
     unused = {key for key in _texts("en") if f'"{key}"' not in script and key.partition(".")[0] not in areas}
     assert unused == set()
 

@@ -1,13 +1,13 @@
 // The shell: language, theme, login, pages, keyboard, connection.
-import {fill, h, icon} from "./dom.js"
-import {call, live, readMe, session, url} from "./net.js"
-import {button, closeMenus, dialog, errorText, failure, run, select, toast} from "./parts.js"
-import {LANGUAGES, chosenLanguage, clock, lang, loadLanguage, now, span, t} from "./text.js"
+import {dim, fill, h, icon, raw} from "./dom.js"
+import {get, live, post, readMe, session, url} from "./net.js"
+import {button, closeMenus, dialog, errorText, failure, field, select, stateSign, toast} from "./parts.js"
+import {LANGUAGES, chosenLanguage, clock, lang, loadLanguage, relative, t} from "./text.js"
 
 const PAGES = ["overview", "requests", "sessions", "providers", "inspector", "routing", "playground", "keys", "config"]
 const ON_PHONE = 4
 const THEMES = ["system", "light", "dark"]
-const KEYS = {"/": "search", j: "next", k: "prev", Enter: "open", Esc: "close", p: "pause", "?": "help"}
+const KEYS = {"/": "w.search", j: "w.next", k: "w.prev", Enter: "w.open", Esc: "w.close", p: "req.pause", "?": "help.title"}
 const phone = matchMedia("(max-width: 720px)")
 const dark = matchMedia("(prefers-color-scheme: dark)")
 const address = name => (name === "overview" ? "/ui/" : `/ui/${name}`)
@@ -16,15 +16,15 @@ const named = () => PAGES.find(name => address(name) === location.pathname) ?? "
 const find = test => document.querySelector(`[data-testid=${test}]`)
 const inDialog = () => document.querySelector("dialog[open]")
 
-/** @type {any} */
+/** The page that is open: its name, its view, and what to undo when it is left. @type {any} */
 let current = null
 const main = h("main", {id: "main", tabindex: -1})
-const indicator = h("span.live", {role: "status", test: "live"})
-const lines = h("div.lines")
-const prefs = h("div.prefs")
+const indicator = h("span.line.small.sub@live", {role: "status"})
+const lines = h("div")
+const prefs = h("div.line.prefs")
 const picker = h("div.server")
 
-/** What a page may use of the shell. @type {Shell} */
+/** @type {Shell} */
 const shell = {
 	q: name => new URLSearchParams(location.search).get(name) ?? "",
 	set(params, replace) {
@@ -35,8 +35,8 @@ const shell = {
 		}
 		move(`${location.pathname}?${query}`.replace(/\?$/, ""), replace)
 	},
-	go: (name, params) => move(shell.link(name, params)),
 	link: (name, params) => url(address(name), params),
+	to: params => shell.link("requests", params),
 	on(topic, act) {
 		const hear = event => act(event.detail)
 		live.addEventListener(topic, hear)
@@ -45,7 +45,7 @@ const shell = {
 	every(ms, act) {
 		const timer = setInterval(() => document.hidden || act(), ms)
 		current.off.push(() => clearInterval(timer))
-	}
+	},
 }
 
 function move(path, replace) {
@@ -54,38 +54,34 @@ function move(path, replace) {
 	show()
 }
 
-// Shows the page of the address; a page that is open already takes over the new parameters.
+// Shows the page of the address; an open one takes over the new parameters.
 async function show() {
 	const name = named()
 	if (current?.name === name) return current.view.update?.()
 	leave()
 	const mine = {name, view: {}, off: []}
 	current = mine
-	for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", false)
-	for (const link of document.querySelectorAll(`nav a[href="${address(name)}"]`)) link.setAttribute("aria-current", "page")
+	for (const link of document.querySelectorAll("nav a")) {
+		link.removeAttribute("aria-current")
+		if (link.getAttribute("href") === address(name)) link.setAttribute("aria-current", "page")
+	}
 	find("more").classList.toggle("on", PAGES.indexOf(name) >= ON_PHONE)
-	document.title = `${t(`nav.${name}`)} · ${t("brand")}`
-	const head = h("div.top", h("h1", t(`nav.${name}`)))
-	const body = h("div.body")
+	document.title = `${t(`nav.${name}`)} · RouteCodex`
+	const head = h("div.top.line.wraps", h("h1", t(`nav.${name}`)))
+	const body = h("div.body.scroll")
 	fill(main, head, body)
 	try {
-		const [page] = await Promise.all([import(`/ui/assets/pages/${name}.js`), name === "overview" || stylesheet()])
+		const page = await import(`/ui/assets/pages/${name}.js`)
 		if (current !== mine) return
-		mine.view = page.open(shell)
-		head.append(...[mine.view.head ?? []].flat())
-		body.replaceWith(mine.view.body)
+		const view = page.open(shell)
+		mine.view = view
+		head.append(...[view.head ?? []].flat())
+		body.replaceWith(view.body ?? h("div.body.scroll", h("div.page.stack", view.page)))
 	} catch (error) {
 		console.warn(error)
 		fill(body, failure(error, reshow))
 	}
 }
-
-// Loads the style of the pages behind the first one, once.
-/** @type {() => Promise<void>} */
-const stylesheet = () => new Promise(resolve => {
-	if (document.getElementById("pages")) return resolve()
-	document.head.append(h("link", {rel: "stylesheet", id: "pages", href: "/ui/assets/pages.css", onload: resolve, onerror: resolve}))
-})
 
 function leave() {
 	for (const off of current?.off ?? []) off()
@@ -101,66 +97,61 @@ function reshow() {
 
 const link = name => h("li", h("a", {href: address(name)}, icon(name), h("span", t(`nav.${name}`))))
 
-// Builds the frame around the page.
 function frame() {
-	const more = h("details.menu.more", {test: "more", label: t("nav.more")}, h("summary", icon("more"), h("span", t("nav.more"))), h("div.sheet", h("ul", PAGES.slice(ON_PHONE).map(link)), h("div.slot")))
-	const skip = event => {
-		event.preventDefault()
-		main.focus()
-	}
-	fill(document.getElementById("app"), h("a.skip", {href: "#main", onclick: skip}, t("skip")),
-		h("header.rail", h("div.brand", icon("logo"), t("brand")), picker, h("nav", {label: t("nav.pages")}, h("ul", PAGES.map(link)), more), h("div.foot", indicator, h("div.slot"))),
+	const more = h("details.menu.more@more", {label: t("nav.more")}, h("summary", icon("more"), h("span", t("nav.more"))), h("div.sheet.float", h("ul", PAGES.slice(ON_PHONE).map(link)), h("div.slot")))
+	fill(document.getElementById("app"), h("a.skip", {href: "#main"}, t("skip")),
+		h("header.rail", h("div.brand.line", icon("logo"), raw("RouteCodex")), picker, h("nav", h("ul", PAGES.map(link)), more), h("div.foot", indicator, h("div.slot"))),
 		h("div.stage", lines, main), h("div", {id: "toasts", "aria-live": "polite"}))
-	const theme = event => {
-		localStorage.setItem("routecodex.theme", event.target.value)
-		paint()
-	}
-	fill(prefs, select("language", LANGUAGES.map(name => [name, t(`lang.${name}`)]), lang(), {label: t("pref.language"), onchange: event => speak(event.target.value)}),
-		select("theme", THEMES.map(name => [name, t(`theme.${name}`)]), kept(), {label: t("pref.theme"), onchange: theme}), button("?", {kind: "quiet", label: t("help.title"), onclick: help}))
+	fill(prefs, choice("language", LANGUAGES, lang(), speak), choice("theme", THEMES, kept(), name => paint(localStorage.setItem("routecodex.theme", name))), button("?", {kind: "quiet", label: t("help.title"), onclick: help}))
 	place()
 	showPicker([])
 	showState()
 }
+
+const choice = (name, values, value, change) => select(name, values.map(one => [one, t(`${name}.${one}`)]), value, {label: t(`w.${name}`), onchange: event => change(event.target.value)})
 
 // Puts language and theme where the width has room for them.
 const place = () => document.querySelector(phone.matches ? ".sheet .slot" : ".foot .slot")?.append(prefs)
 
 const kept = () => THEMES.find(name => name === localStorage.getItem("routecodex.theme")) ?? "system"
 
-function paint() {
-	document.documentElement.dataset.theme = kept() === "system" ? (dark.matches ? "dark" : "light") : kept()
+function paint(_) {
+	document.documentElement.dataset.theme = kept() !== "system" ? kept() : dark.matches ? "dark" : "light"
 }
 
 async function speak(name) {
 	localStorage.setItem("routecodex.lang", name)
 	await loadLanguage(name)
 	frame()
-	if (session.me) reshow()
+	if (session.me) enter()
 }
 
 // Shows the server, and a choice when there are several.
 function showPicker(servers) {
-	const about = session.me?.server
-	if (!about) return fill(picker)
-	const chosen = shell.q("server") || about.id
-	const one = servers.find(server => server.id === chosen) ?? about
+	const own = session.me?.server
+	if (!own) return fill(picker)
+	const several = servers.length > 1
+	const chosen = shell.q("server") || own.id
+	const one = servers.find(server => server.id === chosen) ?? own
 	const onchange = event => {
-		shell.set({server: event.target.value === about.id ? "" : event.target.value})
+		shell.set({server: event.target.value === own.id ? "" : event.target.value})
 		live.restart()
 		reshow()
+		showPicker(servers)
 	}
-	const options = servers.length > 1 ? [...servers.map(server => [server.id, server.id]), ["all", t("server.all")]] : [[about.id, about.id]]
-	fill(picker, h("i.dot", {class: one.alive === false ? "cbad" : "cok"}), h("span.clip", chosen === "all" ? t("server.all") : one.id, h("small", one.url.replace(/^https?:\/\//, ""))), servers.length > 1 && icon("down"),
-		select("server", options, chosen, {label: t("server.label"), onchange, title: t("server.meta", {version: about.version, workers: about.workers, up: span(now() - Date.parse(about.started_at))})}))
+	const options = several ? [...servers.map(server => [server.id, server.id]), ["all", t("server.all")]] : [[own.id, own.id]]
+	fill(picker, stateSign(one.alive === false ? "out" : "ok"), h("span.clip", chosen === "all" ? t("server.all") : raw(one.id), h("small", one.url.replace(/^https?:\/\//, ""))), several && icon("down"),
+		select("server", options, chosen, {label: t("w.server"), onchange, title: t("server.about", {...own, up: relative(own.started_at)})}))
 }
 
 function showState() {
-	indicator.dataset.state = live.shown
-	fill(indicator, h("i"), h("span", t(`live.${live.shown}`, {time: clock(live.last)})))
-	document.documentElement.toggleAttribute("data-stale", ["reconnecting", "offline"].includes(live.shown))
+	const state = live.shown
+	indicator.dataset.state = state
+	fill(indicator, h("i"), h("span", t(`live.${state}`, {time: clock(live.last)})))
+	document.documentElement.toggleAttribute("data-stale", state === "reconnecting" || state === "offline")
 }
 
-const offerReload = () => fill(lines, h("p.line", t("up.text"), button(t("up.do"), {kind: "primary", onclick: () => location.reload()})))
+const offerReload = () => fill(lines, h("p.line.offer", t("upgraded"), button(t("w.reload"), {kind: "primary", onclick: () => location.reload()})))
 
 let asking = null
 
@@ -169,16 +160,15 @@ session.login = reason => (asking ??= askLogin(reason).finally(() => (asking = n
 
 /** @type {(reason: string) => Promise<void>} */
 const askLogin = reason => new Promise(resolve => {
-	const error = h("p.bad", {test: "login-error", role: "alert", hidden: true})
-	const secret = h("input.in.mono", {type: "password", test: "login-token", autocomplete: "current-password", required: true, autofocus: true})
-	const submit = h("button.btn.primary", {test: "login-submit"}, t("login.do"))
+	const error = h("p.bad@login-error", {role: "alert", hidden: true})
+	const secret = h("input.in.mono@login-token", {type: "password", autocomplete: "current-password", required: true, autofocus: true})
 	const complain = found => {
 		error.hidden = !found
 		fill(error, found && errorText(found))
 	}
 	const onsubmit = async event => {
 		event.preventDefault()
-		submit.disabled = true
+		event.submitter.disabled = true
 		complain()
 		try {
 			await logIn(secret.value.trim())
@@ -188,24 +178,23 @@ const askLogin = reason => new Promise(resolve => {
 			complain(found)
 			secret.select()
 		}
-		submit.disabled = false
+		event.submitter.disabled = false
 	}
-	const node = dialog(t("login.title"), h("form", {onsubmit}, h("label.field", h("span", t("login.token")), secret), error, h("p.dim", t("login.where"), " ", h("code", "routecodex ui")), h("div.actions", submit)), {class: "small", oncancel: event => event.preventDefault()})
+	const node = dialog(t("login.title"), h("form.stack", {onsubmit}, field(t("login.token"), secret), error, h("p.dim", t("login.where"), " ", h("code", "routecodex ui")), h("div.line.actions", h("button.btn.primary@login-submit", t("login.title")))), {oncancel: event => event.preventDefault()})
 	if (reason === "invalid_code") complain({code: reason})
 })
 
 // Tries the text as the admin token and then as a client key.
 async function logIn(secret) {
-	const post = body => call("/admin/login", {body, anonymous: true})
-	try {
-		await post(secret.startsWith("rcx-") ? {key: secret} : {token: secret})
-	} catch (error) {
+	const attempt = body => post("login", body, {anonymous: true})
+	const key = {key: secret}
+	await attempt(secret.startsWith("rcx-") ? key : {token: secret}).catch(error => {
 		if (error.code !== "invalid_admin_token") throw error
-		await post({key: secret}).catch(second => {
+		return attempt(key).catch(second => {
 			throw second.code === "invalid_api_key" ? error : second
 		})
-	}
-	session.me = await call("/admin/me", {anonymous: true})
+	})
+	await readMe({anonymous: true})
 }
 
 // Uses the one-time code of the address, which is removed from it at once.
@@ -213,18 +202,16 @@ async function useCode() {
 	const code = /^#login=([\w-]+)$/.exec(location.hash)?.[1]
 	if (!code) return
 	history.replaceState(null, "", location.pathname + location.search)
-	await call("/admin/login", {body: {code}, anonymous: true}).catch(error => (error.status === 401 ? session.login("invalid_code") : toast(errorText(error), "error")))
+	await post("login", {code}, {anonymous: true}).catch(error => (error.status === 401 ? session.login("invalid_code") : toast(errorText(error), "error")))
 }
 
-const logOut = () => run(null, async () => {
-	await call("/admin/logout", {body: {}})
-	location.reload()
-})
+const logOut = () => post("logout", {}).finally(() => location.reload())
 
 function help() {
 	if (inDialog()) return
-	const me = session.me
-	dialog(t("help.title"), [h("dl.keys", Object.entries(KEYS).map(([key, name]) => h("div", h("dt", h("kbd", key)), h("dd", t(`help.${name}`))))), me && h("p.dim", t("help.who", {name: me.name, role: t(`role.${me.role}`)})), h("form.actions", {method: "dialog"}, button(t("login.out"), {onclick: logOut, kind: "quiet"}), h("button.btn", {autofocus: true}, t("do.close")))], {test: "help", class: "small"})
+	const {name, role} = session.me ?? {}
+	dialog(t("help.title"), [h("dl.keys", Object.entries(KEYS).map(([key, text]) => h("div", h("dt", h("kbd", key)), h("dd", t(text))))),
+		h("form.line.actions", {method: "dialog"}, role && [dim(raw(`${name} (${role})`)), button(t("login.out"), {onclick: logOut, kind: "quiet"})], h("button.btn", {autofocus: true}, t("w.close")))], {"data-testid": "help"})
 }
 
 function onKey(event) {
@@ -234,12 +221,11 @@ function onKey(event) {
 		if (closeMenus()) return
 		if (typing) event.target.blur()
 	} else if (typing) return
-	const field = find("search")
 	if (event.key === "?") help()
 	else if (event.key !== "/") current?.view.key?.(event.key, event)
-	else if (field) {
+	else if (find("search")) {
 		event.preventDefault()
-		field.focus()
+		find("search").focus()
 	}
 }
 
@@ -249,12 +235,11 @@ function onClick(event) {
 	closeMenus(anchor ? null : event.target)
 	if (!anchor || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return
 	event.preventDefault()
-	const to = new URL(anchor.href.baseVal ?? anchor.href, location.href)
+	const to = new URL(anchor.getAttribute("href"), location.href)
 	if (shell.q("server")) to.searchParams.set("server", shell.q("server"))
 	move(to.pathname + to.search)
 }
 
-// Reads who we are, then opens page and stream.
 async function enter() {
 	try {
 		await readMe()
@@ -262,9 +247,9 @@ async function enter() {
 		return fill(main, h("h1.sr", t(`nav.${named()}`)), failure(error, enter))
 	}
 	showPicker([])
-	await show()
+	reshow()
 	live.start()
-	call("/admin/servers").then(found => showPicker(found.servers), () => {})
+	get("servers").then(found => showPicker(found.servers), () => {})
 }
 
 paint()

@@ -1,82 +1,65 @@
 // Calls of the admin API, and the one event stream of the page.
-import {now, setClock, t} from "./text.js"
+import {now, setClock} from "./text.js"
 
-// An answer of the admin API that is an error, or no answer at all (status 0).
-export class ApiError extends Error {
-	constructor(status, code, message) {
-		super(message)
-		this.status = status
-		this.code = code
-	}
-}
+// An error of the admin API, or no answer at all (status 0).
+const apiError = (status, code, message = code) => Object.assign(new Error(message), {status, code})
 
 /** Who is logged in, and how the shell asks for a login. @type {{me: Me | null, login: (reason?: string) => Promise<void>}} */
 export const session = {me: null, login: async () => {}}
 
 const RANKS = ["viewer", "operator", "admin"]
 
-// Whether the role of this login reaches another.
 export const may = role => RANKS.indexOf(session.me?.role ?? "") >= RANKS.indexOf(role)
 
 // Reads who is logged in; a stale CSRF value is replaced too.
-export async function readMe() {
-	session.me = await call("/admin/me")
-	return session.me
+export async function readMe(options) {
+	const me = await (await send("/admin/me", options)).json()
+	me.server.started_at *= 1000
+	session.me = me
 }
 
-/** Sends a request; a missing login is asked for and the request repeated.
- * @param {string} path @param {{body?: any, signal?: AbortSignal, anonymous?: boolean}} [options] @returns {Promise<Response>} */
-export async function send(path, options = {}) {
-	for (let again = 0; ; again++) {
-		const answer = await request(path, options)
-		if (answer.ok) return answer
-		const error = await problem(answer)
-		if (options.anonymous || again > 1) throw error
-		if (error.status === 401) await session.login(error.code)
-		else if (error.code === "csrf") session.me = await (await request("/admin/me")).json()
-		else throw error
-	}
-}
-
-/** @param {string} path @param {{body?: any, signal?: AbortSignal}} [options] */
-async function request(path, {body, signal} = {}) {
-	const write = body && {method: "POST", body: JSON.stringify(body), headers: {"content-type": "application/json", "x-routecodex-csrf": session.me?.csrf ?? ""}}
-	try {
-		return await fetch(path, {...write, signal, cache: "no-store"})
-	} catch (error) {
-		if (signal?.aborted) throw error
-		throw new ApiError(0, "unreachable", t("err.unreachable"))
-	}
-}
-
-async function problem(answer) {
-	const found = await answer.json().catch(() => ({}))
-	const error = found?.error ?? {}
-	return new ApiError(answer.status, found?.code ?? error.code ?? "", error.message ?? `HTTP ${answer.status}`)
-}
-
-/** Calls the admin API and returns its JSON. @param {string} path @param {{body?: any, anonymous?: boolean}} [options] @returns {Promise<any>} */
-export async function call(path, options) {
-	const answer = await send(path, options)
-	return answer.status === 204 ? null : answer.json()
-}
+const server = () => new URLSearchParams(location.search).get("server")
 
 // Adds parameters to a path; empty ones are left out, and the chosen server is added.
 export function url(path, params = {}) {
 	const query = new URLSearchParams()
-	const server = new URLSearchParams(location.search).get("server")
-	for (const [name, value] of Object.entries({...params, server})) {
-		for (const one of Array.isArray(value) ? value : [value]) if (one != null && one !== "") query.append(name, one)
+	for (const [name, value] of Object.entries({...params, server: server()})) {
+		for (const one of [value].flat()) if (one != null && one !== "") query.append(name, one)
 	}
-	const text = query.toString()
-	return text ? `${path}?${text}` : path
+	return [path, query].join(query.size ? "?" : "")
 }
 
-const TOPICS = ["hello", "requests", "stats", "health", "sessions", "routing", "config", "lag", "bye"]
+/** Reads from the admin API. @param {string} name @param {any} [params] @returns {Promise<any>} */
+export const get = async (name, params) => (await send(url(`/admin/${name}`, params))).json()
+
+/** Writes by the admin API. @param {string} name @param {any} body @param {any} [options] @returns {Promise<any>} */
+export async function post(name, body, options) {
+	const answer = await send(url(`/admin/${name}`), {body, ...options})
+	return answer.status === 204 ? null : answer.json()
+}
+
+/** Sends a request; a missing login is asked for and the request repeated.
+ * @param {string} path @param {{body?: any, signal?: AbortSignal, anonymous?: boolean}} [options] @returns {Promise<Response>} */
+export async function send(path, {body, signal, anonymous} = {}) {
+	for (let again = 0; ; again++) {
+		const headers = {"content-type": "application/json", "x-routecodex-csrf": session.me?.csrf ?? ""}
+		const write = body && {method: "POST", body: JSON.stringify(body), headers}
+		const answer = await fetch(path, {...write, signal, cache: "no-store"}).catch(error => {
+			throw signal?.aborted ? error : apiError(0, "unreachable")
+		})
+		if (answer.ok) return answer
+		const {error = {}, code = error.code} = await answer.json().catch(() => ({}))
+		if (answer.status === 401 && !anonymous) await session.login(code)
+		else if (code === "csrf" && !again) await readMe()
+		else throw apiError(answer.status, code, error.message ?? `HTTP ${answer.status}`)
+	}
+}
+
+const TOPICS = ["requests", "stats", "health", "sessions", "routing", "config"]
 const WAITS = [500, 1000, 2000, 4000, 8000]
 const HIDDEN_MS = 60_000
 
-// The event stream: reconnects by itself, resumes where it broke off, and is closed while the tab is hidden.
+// The event stream: reconnects, resumes where it broke off, is closed while the tab is hidden.
 class Live extends EventTarget {
 	state = "offline"
 	// When the last data came, by the clock of the server.
@@ -85,20 +68,22 @@ class Live extends EventTarget {
 	#id = ""
 	#ui = ""
 	#tries = 0
-	#seen = false
 	#wanted = false
 	#source = null
 	#timer = 0
 	#hiding = 0
 	#opening = false
+	#staleAt = 0
 
 	constructor() {
 		super()
-		document.addEventListener("visibilitychange", () => this.#seenOrHidden())
+		document.addEventListener("visibilitychange", () => {
+			clearTimeout(this.#hiding)
+			if (document.hidden) this.#hiding = setTimeout(() => this.#close(), HIDDEN_MS)
+			else this.#retryNow()
+		})
 		addEventListener("online", () => this.#retryNow())
 		addEventListener("offline", () => this.#lost())
-		addEventListener("pagehide", () => this.#close())
-		addEventListener("pageshow", event => event.persisted && this.#retryNow())
 	}
 
 	start() {
@@ -106,40 +91,26 @@ class Live extends EventTarget {
 		this.#open()
 	}
 
-	stop() {
-		this.#wanted = false
-		this.#close()
-		this.#become("offline")
-	}
-
-	// Forgets the position, for another server.
 	restart() {
 		this.#id = ""
 		this.#close()
-		this.start()
+		this.#open()
 	}
 
 	pause(paused) {
 		this.paused = paused
-		this.#announce()
+		this.#tell("state")
 	}
 
-	// What the indicator shows.
 	get shown() {
 		return this.state === "live" && this.paused ? "paused" : this.state
-	}
-
-	#seenOrHidden() {
-		clearTimeout(this.#hiding)
-		if (document.hidden) this.#hiding = setTimeout(() => this.#close(), HIDDEN_MS)
-		else if (this.#wanted && !this.#source) this.#retryNow()
 	}
 
 	#retryNow() {
 		if (!this.#wanted || (this.#source && this.state === "live")) return
 		this.#tries = 0
 		this.#close()
-		this.#open(this.state !== "offline")
+		this.#open(true)
 	}
 
 	#close() {
@@ -148,9 +119,9 @@ class Live extends EventTarget {
 		this.#source = null
 	}
 
-	// Opens the stream; a retry first asks who is logged in, because EventSource hides the status of a refusal.
+	// Opens the stream; a retry asks who is logged in: EventSource hides the status of a refusal.
 	async #open(check = false) {
-		if (this.#opening) return
+		if (this.#opening || this.#source) return
 		this.#opening = true
 		try {
 			if (check) await readMe()
@@ -159,11 +130,10 @@ class Live extends EventTarget {
 		} finally {
 			this.#opening = false
 		}
-		if (!this.#wanted || this.#source) return
-		const source = new EventSource(url("/admin/events", {topics: "requests,stats,health,sessions,routing,config", last_event_id: this.#id}))
+		const source = new EventSource(url("/admin/events", {topics: TOPICS.join(), last_event_id: this.#id}))
 		this.#source = source
 		source.onerror = () => this.#source === source && this.#lost()
-		for (const topic of TOPICS) source.addEventListener(topic, event => this.#source === source && this.#take(topic, (event)))
+		for (const topic of [...TOPICS, "hello", "lag", "bye"]) source.addEventListener(topic, event => this.#source === source && this.#take(topic, event))
 	}
 
 	#lost() {
@@ -176,32 +146,36 @@ class Live extends EventTarget {
 
 	#take(topic, event) {
 		const data = JSON.parse(event.data)
-		if (event.lastEventId) this.#id = event.lastEventId
 		if (topic === "hello") this.#hello(data)
+		if (event.lastEventId) this.#id = event.lastEventId
 		this.last = now()
-		this.dispatchEvent(new CustomEvent(topic, {detail: data}))
-		if (topic === "lag") this.dispatchEvent(new CustomEvent("stale"))
+		// Events are of one server: what is merged is read again.
+		const merged = server() === "all" && TOPICS.includes(topic)
+		if (!merged) this.#tell(topic, data)
+		if (topic === "lag" || (merged && this.last > this.#staleAt + 3000)) {
+			this.#staleAt = this.last
+			this.#tell("stale")
+		}
 		if (topic === "bye") this.#lost()
 	}
 
-	#hello(data) {
-		setClock(data.at)
+	#hello({at, ui, resumed}) {
+		setClock(at)
 		this.#tries = 0
 		this.#become("live")
-		if (this.#seen && !data.resumed) this.dispatchEvent(new CustomEvent("stale"))
-		this.#seen = true
-		if (this.#ui && this.#ui !== data.ui) this.dispatchEvent(new CustomEvent("upgraded"))
-		this.#ui ||= data.ui
+		if (this.#ui && !resumed) this.#tell("stale")
+		if (this.#ui && this.#ui !== ui) this.#tell("upgraded")
+		this.#ui ||= ui
 	}
 
 	#become(state) {
 		if (this.state === state) return
 		this.state = state
-		this.#announce()
+		this.#tell("state")
 	}
 
-	#announce() {
-		this.dispatchEvent(new CustomEvent("state"))
+	#tell(name, detail) {
+		this.dispatchEvent(new CustomEvent(name, {detail}))
 	}
 }
 

@@ -1,54 +1,54 @@
-// Parts that all pages are made of: buttons, tags, menus, dialogs, messages.
-import {fill, h, icon, mark, raw, s} from "./dom.js"
+// Parts that all pages are made of: buttons, tags, menus, dialogs, messages, tables.
+import {dim, fill, h, icon, mark, raw, s} from "./dom.js"
 import {may} from "./net.js"
-import {NONE, countdown, has, now, t} from "./text.js"
+import {NONE, clock, countdown, known, money, now, num, percent, relative, seconds, t, time} from "./text.js"
 
-/** A button: `icon`, `kind` (primary, quiet, danger), and the `role` it needs. @param {any} text @param {any} [props] */
-export function button(text, {icon: sign, kind, role, disabled, ...props} = {}) {
-	const refused = role && !may(role)
-	return h("button.btn", {type: "button", class: kind, disabled: disabled || refused, title: refused ? t("err.role") : null, ...props}, sign && icon(sign), text)
-}
+export const HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 
-// A button with an icon alone.
+/** A button with an `icon`, of a `kind` (primary, quiet, danger); left out for logins below its `role`.
+ * @param {any} text @param {any} [props] */
+export const button = (text, {icon: sign, kind, role, test = "", ...props} = {}) => (!role || may(role)) && h(`button.btn@${test}`, {type: "button", class: kind, ...props}, sign && icon(sign), text)
+
 export const iconButton = (sign, name, props) => button(icon(sign), {kind: "quiet", label: name, title: name, ...props})
 
-/** A button that writes: disabled at once, then a toast. @param {any} text @param {any} props `name`: what it acts on @param {(event: any) => Promise<any>} work */
-export function act(text, {name, ...props}, work) {
-	const label = name ? `${text} ${name}` : text
-	return button(text, {label: name && label, role: "operator", ...props, onclick: event => run(event.currentTarget, () => work(event), t("done", {what: label}))})
+/** A button that writes: disabled at once, then a toast.
+ * @param {string} text @param {any} props `name`: what it acts on @param {() => Promise<any>} work */
+export function act(text, {name = "", ...props}, work) {
+	const label = `${text} ${name}`.trim()
+	return button(text, {label, role: "operator", ...props, onclick: event => run(event.currentTarget, work, label)})
 }
 
-// Runs a write of a control and tells its outcome.
-export async function run(control, work, done) {
-	if (control) control.disabled = true
+// Runs a write of a control and tells its outcome: true when done, false when not wanted.
+export async function run(control, work, what) {
+	control.disabled = true
 	try {
-		const result = await work()
-		if (done) toast(done)
-		return result ?? true
+		if ((await work()) === false) return false
+		toast(t("done", {what}))
+		return true
 	} catch (error) {
-		if (error.name !== "AbortError" && error.message) toast(errorText(error), "error")
+		if (error.name !== "AbortError") toast(errorText(error), "error")
+		return false
 	} finally {
-		if (control) control.disabled = false
+		control.disabled = false
 	}
 }
 
 // The text for an error: ours when the code is known, else as the gateway wrote it.
-export const errorText = error => (has(`err.${error.code}`) ? t(`err.${error.code}`) : raw(error.message))
+export const errorText = ({code, message}) => (known("err", code) === code ? raw(message) : t(`err.${code}`))
 
 let toastTimer = 0
 
-// Shows a message for some seconds.
 export function toast(text, kind = "ok") {
 	const host = document.getElementById("toasts")
+	const close = () => fill(host)
 	clearTimeout(toastTimer)
-	fill(host, h("div.toast", {test: "toast", role: "status", "data-kind": kind}, h("i.dot", {class: kind === "ok" ? "cok" : "cbad"}), h("span", text), iconButton("close", t("do.close"), {onclick: () => fill(host)})))
-	toastTimer = setTimeout(() => fill(host), kind === "ok" ? 5000 : 12000)
+	toastTimer = setTimeout(close, kind === "ok" ? 5000 : 12000)
+	fill(host, h("div.line.float@toast", {role: "status", "data-kind": kind}, stateSign(kind), h("span", text), iconButton("close", t("w.close"), {onclick: close})))
 }
 
 // A modal dialog that is removed when it closes.
 export function dialog(title, content, props) {
-	const node = h("dialog", {label: title, ...props}, h("h2", title), content)
-	node.addEventListener("close", () => node.remove())
+	const node = h("dialog.float", {label: title, onclose: () => node.remove(), ...props}, h("h2", title), content)
 	document.body.append(node)
 	node.showModal()
 	return node
@@ -56,25 +56,30 @@ export function dialog(title, content, props) {
 
 /** Asks before something that cannot be undone. @returns {Promise<boolean>} */
 export const confirm = (question, yes) => new Promise(resolve => {
-	const node = dialog(question, h("form.actions", {method: "dialog"}, h("button.btn", {value: "no", autofocus: true}, t("do.cancel")), h("button.btn.danger", {value: "yes", test: "confirm-yes"}, yes)), {test: "confirm", class: "small"})
+	const node = dialog(question, h("form.line.actions", {method: "dialog"}, h("button.btn", {autofocus: true}, t("w.cancel")), h("button.btn.danger@confirm-yes", {value: "yes"}, yes)), {"data-testid": "confirm"})
 	node.addEventListener("close", () => resolve(node.returnValue === "yes"))
 })
 
-export const tag = (text, kind) => h("span.tag", {class: kind}, h("span.clip", text))
+export const tag = (text, kind) => h("span.tag.clip", {class: kind}, text)
+export const tags = names => names.map(name => [tag(raw(name)), " "])
 export const code = status => tag(status, status >= 500 ? "bad" : status >= 400 ? "warn" : "ok")
-export const statusTag = row => (row.status == null ? h("span.tag.acc.now", h("i.dot"), t("req.streaming")) : code(row.status))
+export const statusTag = row => (row.status == null ? tag([h("i.dot"), t("req.streaming")], "acc now") : code(row.status))
 
-const STATES = {ok: "cok", out: "cbad", open: "cbad", half_open: "cwarn", limited: "cwarn"}
+const SIGNS = {ok: "cok", out: "cbad", open: "cbad", error: "cbad", half_open: "cwarn", limited: "cwarn"}
 
 // A dot, or a ring that shows how much of a minute of cooldown is left.
 export function stateSign(state, until) {
-	if (state !== "cooling") return h("i.dot", {class: STATES[state] ?? "c7"})
+	if (state !== "cooling") return h("i.dot", {class: SIGNS[state] ?? "c7"})
 	const left = until ? Math.min(1, Math.max(0.04, (Date.parse(until) - now()) / 6e4)) : 1
-	return s("svg.ring.cwarn", {viewBox: "0 0 16 16", "aria-hidden": "true"}, s("circle.base", {cx: 8, cy: 8, r: 6}), s("circle", {cx: 8, cy: 8, r: 6, "stroke-dasharray": `${left * 37.7} 40`, transform: "rotate(-90 8 8)"}))
+	const circle = {cx: 8, cy: 8, r: 6}
+	return s("svg.ring.cwarn", {viewBox: "0 0 16 16", "aria-hidden": "true"}, s("circle.base", circle), s("circle", {...circle, "stroke-dasharray": `${left * 37.7} 40`, transform: "rotate(-90 8 8)"}))
 }
 
-// Sign and word for the state of a key.
-export const keyState = key => h("span.state", {title: key.reason || key.error}, stateSign(key.state, key.until), t(`st.${key.state}`), key.state === "cooling" && key.until && ` ${countdown(key.until)}`)
+export const keyState = ({state, until}) => h("span.state", stateSign(state, until), t(`st.${state}`), state === "cooling" && until && ` ${countdown(until)}`)
+
+export function updateKeys(providers, keys) {
+	for (const key of keys) for (const one of providers) one.keys = one.keys.map(old => (old.name === key.name ? {...old, ...key} : old))
+}
 
 const colours = new Map()
 
@@ -88,93 +93,115 @@ export function colour(name) {
 	return colours.get(name)
 }
 
-// The square of a provider, by its name or that of a key or target.
 export const square = name => h("i.sq", {class: colour(name.split(".")[0])})
 
-// A target with its square; a dash without one.
 export const target = name => (name ? [square(name), raw(name, "clip")] : NONE)
 
-export const legend = rows => h("div.legend", rows.map(row => h("span", h("i.sq", {class: row.cls}), row.name)))
+// What a colour stands for; with an address, a name of the gateway's.
+export const legendEntry = ({name, cls, href}) => h(href ? "a" : "span", {href}, h("i.sq", {class: cls}), href ? raw(name) : name)
+export const legend = rows => h("div.line.wraps.small", rows.map(legendEntry))
 export const bar = (share, cls = "c7") => h("span.bar", {class: cls}, h("i", {style: {width: `${Math.max(0, Math.min(1, share)) * 100}%`}}))
 
-// A search field; `change` is called after a pause.
-export function search(label, value, change) {
+// A search field for the parameter `q`, which it sets after a pause.
+export function search(shell, label) {
 	let timer = 0
 	const oninput = event => {
 		clearTimeout(timer)
-		timer = setTimeout(() => change(event.target.value.trim()), 250)
+		timer = setTimeout(() => shell.set({q: event.target.value.trim()}, true), 250)
 	}
-	return h("div.search", {role: "search"}, icon("inspector"), h("input", {type: "search", test: "search", label, placeholder: label, value, oninput, spellcheck: "false", autocomplete: "off"}), h("kbd", {"aria-hidden": "true"}, "/"))
+	return h("div.search", {role: "search"}, icon("inspector"), h("input.in@search", {type: "search", label, placeholder: label, value: shell.q("q"), oninput}), h("kbd", {"aria-hidden": "true"}, "/"))
 }
 
 /** A menu below a button; its content is made when it opens. @param {any} text @param {() => any} content @param {any} [props] */
-export function menu(text, content, {cls = "chip", ...props} = {}) {
-	const body = h("div.pop")
-	const node = h("details.menu", {...props, ontoggle: () => node.open && fill(body, content())}, h("summary", {class: cls, label: props.title}, text), body)
+export function menu(text, content, {cls = "chip", label, ...props} = {}) {
+	const body = h("div.pop.float")
+	const node = h("details.menu", {...props, ontoggle: () => node.open && fill(body, content())}, h("summary", {class: cls, label, title: label}, text), body)
 	return node
 }
 
-// Closes menus that a click or Esc left.
 export function closeMenus(inside) {
 	const open = [...document.querySelectorAll("details.menu[open]")].filter(node => !inside || !node.contains(inside))
 	for (const node of open) node.removeAttribute("open")
 	return open.length > 0
 }
 
-// A filter: choose one of the values seen or type one; set, it shows its value and a click removes it.
-export function filter(name, value, values, change) {
-	const label = t(`f.${name}`)
-	if (value) return h("button.chip.on", {type: "button", "data-filter": name, title: t("f.remove", {name: label}), onclick: () => change("")}, h("span.clip", `${label}: `, raw(value)), icon("close"))
-	const field = () => h("input.in", {label, placeholder: t("f.type"), onkeydown: event => event.key === "Enter" && change(event.target.value.trim())})
-	return menu(label, () => [field(), values().slice(0, 12).map(one => h("button.item", {type: "button", onclick: () => change(one)}, raw(one, "clip")))], {"data-filter": name})
+export const chip = (name, value, onclick) => h("button.chip.on", {type: "button", title: t("f.remove", {name}), onclick}, h("span.clip", `${name}: `, value), icon("close"))
+
+// A filter by a parameter: choose one of the values seen or type one.
+export function filter(shell, name, values) {
+	const change = value => shell.set({[name]: value, id: ""})
+	const label = t(`w.${name}`)
+	if (shell.q(name)) return chip(label, raw(shell.q(name)), () => change(""))
+	const typed = h("input.in", {label, placeholder: t("f.type"), onkeydown: event => event.key === "Enter" && change(event.target.value.trim())})
+	return menu(label, () => [typed, values().map(one => h("button.item", {type: "button", onclick: () => change(one)}, raw(one, "clip")))])
 }
 
-export const empty = (text, command) => h("div.empty", {test: "empty"}, h("p", text), command && h("code", command))
+export const empty = (text, command) => h("div.empty@empty", h("p", text), command && h("code", command))
 
-// An error in place, with a retry.
-export const failure = (error, retry) => h("div.empty.bad", {role: "alert"}, h("p", errorText(error)), retry && button(t("do.retry"), {onclick: retry}))
+export const failure = (error, retry) => h("div.empty.bad", {role: "alert"}, h("p", errorText(error)), error.status !== 404 && button(t("w.retry"), {onclick: retry}))
 
-// Loads data into an element: skeleton past 300 ms, errors in place; the last call wins.
+// Loads data into an element: skeleton past 300 ms, errors in place; last call wins.
 export async function load(node, read, show) {
 	const turn = (node.turn ?? 0) + 1
 	node.turn = turn
 	if (!node.childElementCount) fill(node, h("div.skeleton", {"aria-hidden": "true"}, h("i"), h("i"), h("i")))
-	try {
-		const data = await read()
-		if (node.turn === turn) fill(node, show(data))
-	} catch (error) {
-		if (node.turn === turn) fill(node, failure(error, () => load(node, read, show)))
-	}
+	const shown = await read().then(show, error => failure(error, () => load(node, read, show)))
+	if (node.turn === turn) fill(node, shown)
 }
 
-export const block = (title, side, ...body) => h("section.block", h("header", h("h2", title), side && h("div.side", side)), body)
+export const block = (title, side, ...body) => h("section.block", h("header.line.wraps", h("h2", title), side && h("div.line.end.dim.small", side)), body)
+export const none = () => h("p.inner.dim", NONE)
+export const pre = (text, test = "") => h(`pre.box@${test}`, {lang: "en", translate: "no", tabindex: 0}, text)
 
-// A cell or a row of cells; `[content, classes, properties]` or the content alone.
-const cell = (tag, one, more) => {
-	const [content, cls, props] = one?.cell ? one : [one]
-	return h(tag, {class: cls, ...more, ...props}, content)
+/** A table; a column is `[text of its head, cell of a row, classes]`, `props` are those of a row.
+ * @param {string} label @param {any[]} columns @param {any[]} rows @param {(row: any) => any} [props] */
+export function table(label, columns, rows, props = () => ({})) {
+	const head = h("thead", h("tr", columns.map(([text, , cls]) => h("th", {class: cls, scope: "col"}, text))))
+	const line = row => h("tr", props(row), columns.map(([, cell, cls]) => h("td", {class: cls}, cell(row))))
+	return h("div.wide", {tabindex: 0, role: "region", label}, h("table", {label}, columns[0][0] && head, h("tbody", rows.map(line))))
 }
-export const as = (cls, content, props) => Object.assign([content, cls, props], {cell: true})
-export const tr = (props, ...cells) => h("tr", props, cells.map(one => cell("td", one)))
-export const table = (label, heads, rows) => h("div.wide", {tabindex: 0, role: "region", label}, h("table", {label}, heads && h("thead", h("tr", heads.map(one => cell("th", one, {scope: "col"})))), h("tbody", rows)))
 
-export const field = (label, control, note) => h("label.field", h("span", label, note && h("small", note)), control)
-export const select = (test, options, value, props) => h("select.in", {test, ...props}, options.map(([one, text]) => h("option", {value: one, selected: one === value}, text)))
+function quota({kind, limit, remaining, resets_at: at}) {
+	const share = remaining / limit
+	return h("div", {title: at && t("keys.resets", {left: num(remaining), limit: num(limit), at: relative(at)})}, bar(share, share < 0.1 ? "cbad" : "c7"), percent(share), " ", dim(raw(kind)))
+}
+
+export const keyTable = (shell, keys, state = keyState, more = []) => table(t("keys.title"), [
+	[t("w.key"), key => [square(key.name), h("a.mono", {href: shell.to({provider: key.name.split(".")[0]})}, raw(key.name))]],
+	[t("w.status"), state],
+	[t("w.requests"), key => num(key.requests), "num hide-s"],
+	[t("w.errors"), key => percent(key.requests ? key.errors / key.requests : null), "num hide-s"],
+	[t("w.first"), key => seconds(key.first_byte_p50), "num hide-s"],
+	[t("keys.quota"), key => (key.quota?.length ? key.quota.map(quota) : dim(t("keys.no_quota"))), "hide-s"],
+	[t("w.cost"), key => money(key.cost), "num hide-s"],
+	...more,
+], keys, key => ({"data-testid": "key-row", "data-key": key.name, "data-state": key.state}))
+
+export const requestTable = (rows, link) => table(t("nav.requests"), [
+	["", row => h("a", {href: link(row)}, time(row.time, clock(row.time))), "mono"],
+	["", statusTag],
+	["", row => [raw(row.client), " ", dim(raw(row.agent))], "clip hide-s"],
+	["", row => raw(row.model), "clip"],
+	["", row => target(row.target), "clip hide-s"],
+	["", row => seconds(row.seconds), "num hide-s"],
+	["", row => money(row.cost), "num"],
+], rows.toReversed())
+
+export const field = (label, control, note) => h("label.field", h("span.line", label, note && h("small.end", note)), control)
+export const select = (test, options, value, props = {}) => h(`select.in@${test}`, props, options.map(([one, text]) => h("option", {value: one, selected: one === value}, text)))
 
 // The steps of a plan: what was decided, what was left out and why.
 export function planSteps(plan) {
-	const step = (sign, cls, title, text) => h("li", {class: cls, test: "plan-step"}, mark(sign), h("div", h("b", title), text && h("p", raw(text))))
+	const step = (sign, cls, title, text, more) => h("li@plan-step", {class: cls}, mark(sign), h("div", h("b", raw(title), more && [" ", more]), h("p", raw(text))))
 	const first = plan.class ?? plan
-	return h("ol.steps", step("check", "c1", raw(first.route), first.reason), plan.route !== first.route && step("check", "c1", raw(plan.route), plan.reason),
-		plan.removed?.map(row => step("cross", "cbad", [raw(row.target), " ", t("plan.removed")], row.reason)),
-		plan.cooling?.map(row => step("skip", "c7", [raw(row.target), " ", t("plan.cooling", {s: Math.ceil(row.seconds)})], row.reason)),
-		plan.steps?.map((row, n) => step(n ? "skip" : "check", n ? "c7" : "cok", [raw(row.target), n > 0 && ` ${t("plan.fallback", {n})}`], row.reason)),
-		!plan.steps?.length && step("cross", "cbad", t("plan.none"), plan.reason))
+	return [h("ol.steps", step("check", "c1", first.route, first.reason),
+		plan.route !== first.route && step("check", "c1", plan.route, plan.reason),
+		plan.removed?.map(row => step("cross", "cbad", row.target, row.reason, t("plan.removed"))),
+		plan.cooling?.map(row => step("skip", "c7", row.target, row.reason, [t("st.cooling"), " ", seconds(row.seconds)])),
+		plan.steps?.map((row, n) => step(n ? "skip" : "check", n ? "c7" : "cok", row.target, row.reason, n > 0 && t("plan.fallback", {n}))),
+		!plan.steps?.length && step("cross", "cbad", "", plan.reason, t("plan.none"))), notices(plan.notices)]
 }
 
-export const notices = texts => (texts?.length ? texts.map(text => h("p.note", raw(text))) : h("p.dim", NONE))
+export const notices = texts => texts?.map(text => h("p.note", raw(text)))
 
-export async function copy(text) {
-	await navigator.clipboard.writeText(text)
-	toast(t("done.copied"))
-}
+export const copy = text => navigator.clipboard.writeText(text).then(() => toast(t("done", {what: t("w.copy")})))

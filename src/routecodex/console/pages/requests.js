@@ -1,16 +1,17 @@
 // The requests: a live list with filters, and the detail of one beside it.
-import {fill, h, icon, raw} from "../dom.js"
+import {dim, fill, h, icon, raw} from "../dom.js"
 import {VirtualList} from "../list.js"
-import {call, live, url} from "../net.js"
-import {button, empty, failure, filter, menu, search, statusTag, target} from "../parts.js"
-import {NONE, clock, count, money, now, num, seconds, t, time} from "../text.js"
+import {get, live} from "../net.js"
+import {HOURS, button, chip, empty, failure, filter, menu, search, statusTag, target} from "../parts.js"
+import {NONE, clock, inOut, iso, moment, money, now, num, seconds, t, time} from "../text.js"
 import {requestDetail} from "./request_detail.js"
 
 const COLUMNS = ["time", "status", "client", "model", "target", "route", "first", "total", "tokens", "cost", "finish"]
 const NUMBERS = ["first", "total", "tokens", "cost"]
+// Those that make room for the detail.
+const EXTRA = ["model", "route", "first", "tokens", "finish"]
 const FILTERS = ["status", "client", "provider", "model", "route"]
 const MORE_FILTERS = ["session", "agent", "team", "target", "protocol"]
-const HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 const PAGE = 200
 const MOST = 2000
 const phone = matchMedia("(max-width: 720px)")
@@ -26,25 +27,25 @@ const matches = (row, wanted) => Object.entries(wanted).every(([name, wish]) => 
 	return String(value(row, name) ?? "") === wish
 })
 
-// The rows of the view by id, newest first; at most 2 000 stay in memory.
+// The rows of the view by id; at most 2 000 stay in memory.
 class Rows {
 	byId = new Map()
 	total = 0
 	next = null
 	skipped = 0
 
-	// Takes a row over; one that ended does not become active again. Returns whether it is new.
+	// Returns whether the row is new; one that ended does not become active again.
 	put(row) {
 		const old = this.byId.get(row.request)
 		if (old?.status != null && row.status == null) return false
-		const at = Date.parse(row.time)
-		this.byId.set(row.request, {...row, at: old ? Math.min(old.at, at) : at})
+		this.byId.set(row.request, {...row, at: Math.min(Date.parse(row.time), old?.at ?? Infinity)})
 		return !old
 	}
 
 	take(found) {
 		for (const row of found.requests) this.put(row)
-		this.total = Math.max(found.total ?? 0, this.byId.size)
+		this.total = Math.max(found.total, this.byId.size)
+		this.next = found.next
 	}
 
 	list() {
@@ -56,10 +57,14 @@ class Rows {
 	get active() {
 		return [...this.byId.values()].filter(row => row.status == null)
 	}
+
+	get full() {
+		return this.byId.size >= MOST
+	}
 }
 
-/** @param {Shell} shell @returns {View} */
-export function open(shell) {
+/** @type {Page} */
+export const open = shell => {
 	const grouped = () => shell.q("group") === "session"
 	let rows = new Rows()
 	let wanted = {}
@@ -67,63 +72,77 @@ export function open(shell) {
 	let held = []
 	let loading = false
 	let paused = false
+	// The row whose detail is open, and the row that the keyboard is on.
 	let chosen = ""
-	let key = ""
+	let cursor = ""
 	let catching = 0
 	const grid = new VirtualList({key: row => row.request, row: drawRow, height: () => (phone.matches ? 59 : 33), end: older, role: "rowgroup"})
 	const header = h("div.row.head", {role: "row"})
-	const sheet = h("div.grid", {role: "grid", test: "requests", label: t("nav.requests")}, h("div", {role: "rowgroup"}, header), grid.node)
+	const sheet = h("div.grid@requests", {role: "grid", label: t("nav.requests")}, grid.node)
+	grid.node.prepend(header)
 	const groups = h("div.scroll")
 	const note = h("div.over")
 	const figures = h("span.figures")
 	const fresh = button("", {test: "new-count", kind: "primary", hidden: true, onclick: () => pause(false)})
+	const oldest = button(t("req.older"), {hidden: true, onclick: () => shell.set({until: grid.items.at(-1).time, id: ""})})
 	const pauser = button(t("req.pause"), {icon: "pause", test: "pause", "aria-pressed": "false", onclick: () => pause(!paused)})
 	const grouping = button(t("req.group"), {test: "group", onclick: () => shell.set({group: grouped() ? "" : "session", id: ""})})
 	const detail = requestDetail(shell, {walk, close: () => select("")})
 	const split = h("div.split", h("div.list", sheet, groups, note), detail.node)
-	const chips = h("div.chips")
-	const box = name => h("label.item", h("input", {type: "checkbox", checked: !hidden.has(name), onchange: event => layout(hidden[event.target.checked ? "delete" : "add"](name))}), t(`col.${name}`))
-	const columns = menu(icon("columns"), () => COLUMNS.filter(name => name !== "status").map(box), {cls: "btn", title: t("req.columns"), class: "right hide-s"})
-	const bar = h("div.filterbar", search(t("req.search"), shell.q("q"), q => shell.set({q}, true)), chips, figures, fresh, grouping, columns, pauser)
+	const chips = h("div.line.chips")
+	const box = name => h("label.item", h("input", {type: "checkbox", checked: !hidden.has(name), onchange: event => showColumns(hidden[event.target.checked ? "delete" : "add"](name))}), t(`w.${name}`))
+	const columns = menu(icon("config"), () => COLUMNS.filter(name => name !== "status").map(box), {cls: "btn", label: t("req.columns"), class: "right hide-s"})
+	const bar = h("div.filterbar.line", search(shell, t("req.search")), chips, figures, fresh, oldest, grouping, columns, pauser)
 
-	// The parameters of the view that select requests; a range keeps its start while the page is open.
+	// Parameters that select requests; a range keeps its start while the page is open.
 	function selection() {
 		const found = {}
 		for (const name of ["q", ...FILTERS, ...MORE_FILTERS, "since", "until"]) if (shell.q(name)) found[name] = shell.q(name)
 		const hours = HOURS[shell.q("range")]
-		if (hours && !found.since) found.since = wanted.since ?? new Date(now() - hours * 36e5).toISOString()
+		if (hours && !found.since) found.since = wanted.since ?? iso(now() - hours * 36e5)
 		return found
 	}
 
-	function layout(_change) {
-		fill(header, COLUMNS.map(name => h("span", {role: "columnheader", "data-col": name, class: NUMBERS.includes(name) && "num"}, t(`col.${name}`))))
-		for (const name of COLUMNS) sheet.classList.toggle(`no-${name}`, hidden.has(name))
+	function cell(role, name, ...content) {
+		const classes = [NUMBERS.includes(name) ? "num" : "clip", EXTRA.includes(name) && "x", hidden.has(name) && "off"]
+		return h("span", {role, "data-col": name, class: classes.filter(Boolean).join(" ")}, content)
+	}
+
+	function showColumns(_) {
+		fill(header, COLUMNS.map(name => cell("columnheader", name, t(`w.${name}`))))
 		grid.draw(true)
 	}
 
 	function drawRow(row) {
 		const active = row.status == null
 		const cells = {
-			time: time(row.time, clock(row.time)), status: statusTag(row), client: [row.client ? raw(row.client) : NONE, row.agent && h("span.dim", " ", raw(row.agent))], model: raw(row.model), target: target(row.target), route: raw(row.route), first: seconds(row.first_byte),
-			total: seconds(active ? Math.max(0, (now() - row.at) / 1000) : row.seconds), tokens: row.input_tokens == null ? NONE : `${count(row.input_tokens)} / ${count(row.output_tokens ?? 0)}`, cost: money(row.cost), finish: raw(row.code || row.finish)
+			time: time(row.time, clock(row.time)),
+			status: statusTag(row),
+			client: [row.client ? raw(row.client) : NONE, row.agent && dim(" ", raw(row.agent))],
+			model: raw(row.model),
+			target: target(row.target),
+			route: raw(row.route),
+			first: seconds(row.first_byte),
+			total: seconds(active ? Math.max(0, (now() - row.at) / 1000) : row.seconds),
+			tokens: inOut(row),
+			cost: money(row.cost),
+			finish: raw(row.code || row.finish),
 		}
-		return h("div.row", {role: "row", test: "request-row", "data-request-id": row.request, "data-status": active ? "active" : row.status, "aria-selected": String(row.request === (chosen || key)), onclick: () => select(row.request)}, COLUMNS.map(name => h("span", {role: "gridcell", "data-col": name, class: NUMBERS.includes(name) ? "num" : "clip"}, cells[name])))
+		const selected = String(row.request === (chosen || cursor))
+		return h("div.row@request-row", {role: "row", "data-request-id": row.request, "data-status": active ? "active" : row.status, "aria-selected": selected, onclick: () => select(row.request)}, COLUMNS.map(name => cell("gridcell", name, cells[name])))
 	}
 
-	const page = more => call(url("/admin/requests", {...wanted, limit: PAGE, ...more}))
-
-	async function read() {
-		const mine = new Rows()
-		rows = mine
+	// Reads a page into the rows, unless the view has changed meanwhile.
+	async function take(more) {
+		const mine = rows
 		loading = true
 		try {
-			const found = await page(grouped() && {group: "session"})
+			const found = await get("requests", {...wanted, limit: PAGE, ...more})
 			if (mine !== rows) return
-			if (grouped()) showGroups(found)
+			if (found.groups) showGroups(found)
 			else rows.take(found)
-			rows.next = found.next
 			const none = !found.groups?.length && !rows.byId.size
-			fill(note, none && (Object.keys(wanted).length ? empty(t("req.none_match")) : empty(t("req.empty"), "routecodex claude")))
+			fill(note, none && (Object.keys(wanted).length ? empty(t("no_match")) : empty(t("req.empty"), "routecodex claude")))
 			draw()
 		} catch (error) {
 			if (mine === rows) fill(note, failure(error, read))
@@ -132,30 +151,28 @@ export function open(shell) {
 		}
 	}
 
-	// Reads the page before the oldest row.
-	async function older() {
-		if (loading || !rows.next || rows.byId.size >= MOST || grouped()) return
-		loading = true
-		const mine = rows
-		const found = await page({before: rows.next}).catch(() => null)
-		loading = false
-		if (!found || mine !== rows) return
-		rows.take(found)
-		rows.next = found.next
-		draw()
+	function read() {
+		rows = new Rows()
+		return take(grouped() && {group: "session"})
+	}
+
+	function older() {
+		if (!loading && rows.next && !rows.full && !grouped()) take({before: rows.next})
 	}
 
 	function showGroups(found) {
 		rows.total = found.total
-		const line = one => h("a.grouprow", {href: shell.link("requests", {...wanted, session: one.session, client: one.client}), "data-session-id": one.session}, h("b.mono.clip", one.session ? raw(one.session) : t("req.no_session")), raw(one.client, "clip"), h("span.num", t("req.n", {n: num(one.requests)})), h("span.num", {class: one.errors ? "bad" : "dim"}, t("req.n_errors", {n: num(one.errors)})), h("span.num.dim", `${count(one.input_tokens)} / ${count(one.output_tokens)}`), h("span.num", money(one.cost, 2)), h("span.num.dim", time(one.last)))
-		fill(groups, found.groups.map(line), found.next && h("p.dim.pad", t("req.more_groups", {n: num(found.total - found.groups.length)})))
+		const line = one => h("a.grouprow", {href: shell.to({...wanted, session: one.session, client: one.client}), "data-session-id": one.session}, h("b.mono.clip", one.session ? raw(one.session) : t("no_name")), raw(one.client, "clip"),
+			h("span.num", t("req.n", {n: num(one.requests)})), h("span.num", {class: one.errors ? "bad" : "dim"}, t("req.n_errors", {n: num(one.errors)})), h("span.num.dim", inOut(one)), h("span.num", money(one.cost, 2)), h("span.num.dim", time(one.last)))
+		fill(groups, found.groups.map(line), found.next && h("p.dim.pad", t("more", {n: num(found.total - found.groups.length)})))
 	}
 
 	function draw() {
 		grid.set(rows.list())
 		sheet.setAttribute("aria-rowcount", rows.total)
 		const active = rows.active.length
-		figures.textContent = [t(grouped() ? "s.n" : "req.n", {n: num(rows.total)}), active && t("req.active_n", {n: active}), rows.skipped && t("req.skipped_n", {n: num(rows.skipped)}), rows.byId.size >= MOST && t("req.most", {n: num(MOST)})].filter(Boolean).join(" · ")
+		figures.textContent = [t(grouped() ? "s.n" : "req.n", {n: num(rows.total)}), active && t("req.active_n", {n: active}), rows.skipped && t("req.skipped_n", {n: num(rows.skipped)}), rows.full && t("req.most", {n: num(MOST)})].filter(Boolean).join(" · ")
+		oldest.hidden = !rows.full
 	}
 
 	function pause(wish) {
@@ -199,32 +216,27 @@ export function open(shell) {
 	function catchUp(left) {
 		rows.total += left
 		rows.skipped += left
-		if (!catching) catching = setTimeout(async () => {
+		if (!catching) catching = setTimeout(() => {
 			catching = 0
-			const mine = rows
-			const found = await page().catch(() => null)
-			if (!found || mine !== rows || paused) return
-			rows.take(found)
-			draw()
+			if (!paused) take()
 		}, 2000)
 	}
 
 	shell.every(1000, () => {
-		if (!paused) for (const row of rows.active) {
-			rows.byId.set(row.request, {...row})
-			grid.replace(row.request, rows.byId.get(row.request))
-		}
+		if (paused || !rows.active.length) return
+		for (const row of rows.active) rows.byId.set(row.request, {...row})
+		grid.set(rows.list())
 	})
 
 	const select = id => shell.set({id}, id && chosen)
 
 	function walk(by) {
 		const list = grid.items
-		const at = list.findIndex(row => row.request === (chosen || key))
+		const at = list.findIndex(row => row.request === (chosen || cursor))
 		const to = Math.max(0, Math.min(list.length - 1, at < 0 ? 0 : at + by))
 		if (!list.length) return
-		key = list[to].request
-		if (chosen) select(key)
+		cursor = list[to].request
+		if (chosen) select(cursor)
 		else grid.draw(true)
 		grid.reveal(to)
 	}
@@ -232,7 +244,8 @@ export function open(shell) {
 	function showFilters() {
 		const values = name => (name === "status" ? ["ok", "error", "active"] : [...new Set([...rows.byId.values()].map(row => value(row, name)).filter(Boolean))])
 		const names = [...FILTERS, ...MORE_FILTERS.filter(shell.q)].sort((a, b) => Number(shell.q(b) !== "") - Number(shell.q(a) !== ""))
-		fill(chips, wanted.since && h("button.chip.on", {type: "button", onclick: () => shell.set({range: "", since: "", until: ""})}, `${t("f.range")}: `, shell.q("range") ? t(`rg.${shell.q("range")}`) : t("f.zoomed"), icon("close")), names.map(name => filter(name, shell.q(name), () => values(name), wish => shell.set({[name]: wish, id: ""}))))
+		const [since, until] = ["since", "until"].map(name => wanted[name] && moment(wanted[name], 1e8))
+		fill(chips, (wanted.since || wanted.until) && chip(t("w.range"), `${since ?? ""} – ${until ?? ""}`, () => shell.set({range: "", since: "", until: ""})), names.map(name => filter(shell, name, () => values(name))))
 		grouping.setAttribute("aria-pressed", grouped())
 		sheet.hidden = grouped()
 		groups.hidden = !grouped()
@@ -240,32 +253,31 @@ export function open(shell) {
 
 	function update() {
 		chosen = shell.q("id")
-		key = chosen || key
+		cursor = chosen || cursor
 		split.classList.toggle("open", chosen !== "")
 		detail.node.hidden = !chosen
 		detail.show(chosen)
 		grid.draw(true)
 		if (!shell.q("range") && !shell.q("since")) delete wanted.since
 		wanted = selection()
-		const now = JSON.stringify([wanted, grouped()])
-		if (now === view) return
-		view = now
+		const next = JSON.stringify([wanted, grouped()])
+		if (next === view) return
+		view = next
 		showFilters()
 		read()
 	}
 
-	layout()
+	showColumns()
 	update()
 	return {
 		body: h("div.body", bar, split),
 		refresh: read,
-		close: () => grid.close(),
 		update,
 		key(name, event) {
 			if (name === "j" || name === "k") walk(name === "j" ? 1 : -1)
 			else if (name === "p") pause(!paused)
 			else if (name === "Escape" && chosen) select("")
-			else if (name === "Enter" && key && !event.target.closest("a, button, summary")) select(key)
-		}
+			else if (name === "Enter" && cursor && !event.target.closest("a, button, summary")) select(cursor)
+		},
 	}
 }
