@@ -20,8 +20,10 @@ from routecodex.gateway.records import FailedAttempt, FollowUpRecord
 from routecodex.gateway.request import RequestRecord, fresh_id
 from routecodex.routing.registry import Target
 from routecodex.routing.request_role import RequestRole
+from routecodex.routing.route_plan import RoutePlan
 from routecodex.server.access_log import AccessLog, LineEncoder
 from routecodex.server.logs import human_line, json_line
+from routecodex.telemetry.request_trace import Tracer
 from tests.server.test_logs import AT, record
 
 CALL = CallRecord(
@@ -56,6 +58,7 @@ OTHERWISE: dict[str, Any] = {
     "usage": None,
     "team": "core",
     "began": 11.0,
+    "context": object(),
     "counted": True,
     "is_priced": True,
     "calls": [CALL, CallRecord("round", CALL.target, Usage(1, 2), cost=Cost(None), status=200, ms=3.0)],
@@ -63,8 +66,10 @@ OTHERWISE: dict[str, Any] = {
     "error": UpstreamFailed("broken"),
     "gone": True,
     "notices": ("dropped top_k: x",),
+    "plan": RoutePlan(route="default", steps=(), reason="why"),
     "failures": [FailedAttempt(Target("glm", "primary", "glm-4.7"), "failed", "glm.primary.glm-4.7: 503")],
     "followups": (FollowUpRecord(request="req_1:vision", metadata={"a": True}),),
+    "trace": Tracer().begin({}, method="POST", path="/v1/messages", endpoint="generate"),
 }
 
 
@@ -75,7 +80,8 @@ def read(line: bytes | str) -> Any:
 
 def test_every_field_of_a_record_is_tried() -> None:
     fields = {name for name in dir(RequestRecord) if not name.startswith("_")}
-    assert sorted(OTHERWISE) == sorted(fields - {"cost"})
+    # The last two serve the answer, and are not facts for the log.
+    assert sorted(OTHERWISE) == sorted(fields - {"cost", "trace_id", "limits", "upstream_limits"})
 
 
 COSTS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,16 @@ FIELDS = {
     *("name", "team", "source", "keys", "created_at", "expires_at", "last_used_at", "blocked", "allow"),
     *("instructions", "role", "mcp", "concurrent", "in_flight", "limits"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUTECODEX_USER_DIR", str(tmp_path))
+
+
+def priced(text: str) -> str:
+    """Return the configuration with a price: a client with a money limit needs one."""
+    return text.replace("max_output_tokens = 4096", 'max_output_tokens = 4096\nprice = "free"')
 
 
 class Admin:
@@ -59,7 +70,7 @@ class Admin:
 async def admin(text: str = TEAMS + FILE) -> AsyncIterator[Admin]:
     async with (
         Upstream(lambda _: answers.text("chat", "hi", False)) as up,
-        serving(one_target("chat", up, server='admin_token = "operator"') + text) as gateway,
+        serving(priced(one_target("chat", up, server='admin_token = "operator"')) + text) as gateway,
     ):
         yield Admin(gateway.port)
 
@@ -82,6 +93,7 @@ async def test_a_client_that_is_made_is_answered_at_once_and_its_key_is_shown_on
 async def test_a_client_is_shown_alone() -> None:
     async with admin() as api:
         row = (await api.done("clients/laptop"))["client"]
+        assert all(re.fullmatch(r"20..-..-..T00:00:00Z", limit["resets_at"]) for limit in row["limits"])
         assert (row["name"], row["team"], row["source"]) == ("laptop", "core", "file")
         assert row["limits"] == [
             {
@@ -89,14 +101,17 @@ async def test_a_client_is_shown_alone() -> None:
                 "owner": owner,
                 "unit": "usd",
                 "max": most,
-                "used": None,
-                "reserved": None,
-                "remaining": None,
-                "resets_at": None,
+                "used": 0,
+                "reserved": 0,
+                "remaining": most,
+                "resets_at": resets,
                 "mode": "enforce",
                 "models": [],
             }
-            for text, owner, most in (("$20/day", "client:laptop", 20), ("$200/month", "team:core", 200))
+            for text, owner, most, resets in (
+                ("$20/day", "client:laptop", 20, row["limits"][0]["resets_at"]),
+                ("$200/month", "team:core", 200, row["limits"][1]["resets_at"]),
+            )
         ]
 
 

@@ -1,15 +1,13 @@
-"""Access checks: client keys, the admin token, and the accepted Host names."""
+"""Access checks: client keys, the accepted Host names, and whether a caller is on this machine."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping
 from time import time
 
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.clients import Client
-from routecodex.canon.errors import ClientError, Unauthorized
+from routecodex.canon.errors import ClientError
 from routecodex.config import Config, is_loopback
 from routecodex.server.http import HttpRequest
 
@@ -27,7 +25,7 @@ class ClientAccess:
         self._hosts: frozenset[str] | None = None
         self._cached_hosts: set[str] = set()
         if is_loopback(server.host) and "*" not in server.allowed_hosts:
-            names = (*_LOOPBACK_NAMES, server.host, *server.allowed_hosts)
+            names = (*_LOOPBACK_NAMES, server.host, *server.allowed_hosts, *_public_hosts(config))
             self._hosts = frozenset(map(_normalized, names))
 
     def check_host(self, headers: Mapping[str, str]) -> None:
@@ -53,32 +51,18 @@ class ClientAccess:
         return table.authenticate(_sent_key(request), time())
 
 
-class AdminAccess:
-    """Admits callers on this machine that send the admin token."""
+def _public_hosts(config: Config) -> tuple[str, ...]:
+    """Return the name at which a TLS proxy in front is reached, which it may pass on as Host."""
+    origin = config.console.origin if config.console.remote else ""
+    return (_without_port(origin.partition("://")[2]),) if origin else ()
 
-    def __init__(self, token: str, *, host: str) -> None:
-        self._token = _digest(token)
-        self._host = _normalized(host)
 
-    def check(self, request: HttpRequest) -> None:
-        """Reject calls from other machines or without the token."""
-        if not self._is_local(request.client):
-            raise ClientError(
-                "the admin API is available on this machine only", status=403, code="admin_not_local"
-            )
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(self._token, _digest(token.strip())):
-            raise Unauthorized(
-                "the admin token is missing or wrong; send Authorization: Bearer and the token",
-                code="invalid_admin_token",
-            )
-
-    def _is_local(self, peer: tuple[str, int] | None) -> bool:
-        if peer is None:
-            return False
-        address = peer[0].lower().removeprefix("::ffff:").partition("%")[0]
-        # A caller whose address is the one this server listens on is on this machine.
-        return is_loopback(address) or address == self._host
+def is_local(peer: tuple[str, int] | None, host: str) -> bool:
+    """Return whether the peer is on this machine: its address is loopback, or the one that is listened on."""
+    if peer is None:
+        return False
+    address = peer[0].lower().removeprefix("::ffff:").partition("%")[0]
+    return is_loopback(address) or address == _normalized(host)
 
 
 def _without_port(host: str) -> str:
@@ -104,7 +88,3 @@ def _sent_key(request: HttpRequest) -> str:
         or request.query_param("key")
         or ""
     ).strip()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

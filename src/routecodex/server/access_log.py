@@ -42,6 +42,7 @@ _VARYING = frozenset(
         "cost_kind",
         "session",
         "client_request_id",
+        "trace_id",
     )
 )
 
@@ -154,7 +155,7 @@ class LineEncoder:
         second = int(at)
         thousandths = int((at - second) * 1000.0)
         # Request ids are generated here and need no escaping.
-        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b%b%b,%b' % (
+        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b%b%b%b,%b' % (
             second_text(second),
             PAIRS[thousandths // 10],
             thousandths % 10,
@@ -165,6 +166,7 @@ class LineEncoder:
             _cost(record.cost),
             _session(record.session),
             _client_id(record.client_request_id),
+            b"" if record.trace is None else b',"trace_id":"%b"' % record.trace.trace_id.encode(),
             constant,
         )
 

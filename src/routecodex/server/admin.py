@@ -6,9 +6,15 @@
 | `/admin/routing`      | routing state of server and sessions    | changes it, for either              |
 | `/admin/health`       | keys in cooldown or with failures       |                                     |
 | `/admin/health/reset` |                                         | ends cooldowns                      |
-| `/admin/sessions`     | sessions with routing state             |                                     |
-| `/admin/requests`     | the latest requests                     |                                     |
+| `/admin/requests/ID/capture` | a captured request               |                                     |
+| `/admin/requests/ID/replay`  |                                  | sends it again, elsewhere           |
+| `/admin/playground`   |                                         | sends a request as a client         |
+| `/admin/sessions`     | sessions with settings or requests      |                                     |
+| `/admin/sessions/stop_message` |                                | sets or clears the stop message     |
+| `/admin/requests`     | requests, by page                       |                                     |
+| `/admin/requests/ID`  | one request in detail                   |                                     |
 | `/admin/clock`        | the clock and the tasks of all sessions |                                     |
+| `/admin/clock/add`    |                                         | adds a task to a session            |
 | `/admin/clock/cancel` |                                         | removes a task                      |
 | `/admin/clients`      | all clients                             | makes one                           |
 | `/admin/clients/NAME` | one client                              | changes it                          |
@@ -17,10 +23,16 @@
 | `/admin/clients/NAME/reset`  |                                  | sets the windows of its limits to 0 |
 | `/admin/teams`        | all teams                               |                                     |
 | `/admin/reload`       |                                         | reloads the configuration file      |
+| `/admin/config`       | the file, redacted, and what is in force |                                    |
+| `/admin/config/check` |                                         | the problems of a text              |
 | `/admin/explain`      |                                         | the plan of a request, without call |
+| `/admin/routes`       | routes, pools, targets; classifier, aliases |                                 |
 | `/admin/prices`       | prices in force                         | replaces the user's price file       |
 | `/admin/models`       | models with their sizes                 |                                     |
 | `/admin/usage`        | requests, tokens and costs              |                                     |
+| `/admin/providers`    | keys: state, last hour, quota           |                                     |
+| `/admin/providers/test` |                                       | sends one request to a target       |
+| `/admin/series`       | the same over time, in points           |                                     |
 
 A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`. With several clients a row has
 the `client` too. The parameters `session` and `client` select rows of routing, sessions and clock; other
@@ -30,49 +42,48 @@ parameters than those of a call are refused.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
-from msgspec.structs import asdict
 
 from routecodex import __version__
 from routecodex.accounting import price_file, price_report
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.usage_report import UsageQuestion
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
-from routecodex.gateway.context.identity import Scope, bounded_id
+from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.model_descriptions import describe_models
-from routecodex.gateway.request import ClientRequest, new_request_id
-from routecodex.gateway.state.sessions import SessionPage
-from routecodex.protocols.codec import WireRequest
-from routecodex.protocols.codecs import CODECS
 from routecodex.routing.registry import Selector
 from routecodex.routing.state import (
-    NOTHING_SET,
     RoutingChange,
-    SessionState,
     change_server,
     change_session,
 )
-from routecodex.server import paths
-from routecodex.server.access import AdminAccess
-from routecodex.server.admin_clients import client_handlers
-from routecodex.server.admin_query import check_names, cursor_of, cursor_text, limit_of, usage_question
+from routecodex.server.admin_clients import CLIENT_PATHS, client_handlers
+from routecodex.server.admin_config import ConfigCalls, problem_row
+from routecodex.server.admin_explain import explain_request
+from routecodex.server.admin_providers import run_test, show_providers
+from routecodex.server.admin_query import check_names, usage_question
+from routecodex.server.admin_requests import REQUEST_PATHS, request_handlers
+from routecodex.server.admin_routes import show_routes
+from routecodex.server.admin_series import show_series
+from routecodex.server.admin_sessions import SessionCalls
 from routecodex.server.announce import Announcement
 from routecodex.server.http import HttpRequest
-from routecodex.server.logs import KINDS, session_name
 from routecodex.server.reload import ReloadResult
+from routecodex.server.request_source import RequestSource
+from routecodex.server.session_scopes import checked_session, one_scope, scopes_of, session_row
 from routecodex.wire import json
 
 AdminReply = dict[str, Any]
 T = TypeVar("T")
 
 _MAX_SESSIONS = 200
-_DEFAULT_REQUESTS = 50
 
 
 class RoutingRequest(RoutingChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,22 +109,10 @@ class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """The empty body of a call without arguments."""
 
 
-class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request as a client would send it; `body` is the JSON object itself or its text."""
-
-    protocol: Literal["chat", "responses", "messages", "gemini"]
-    body: Raw
-    headers: dict[str, str] = {}
-    path: str = ""
-    client: str | None = None
-
-
 _routing_changes = Decoder(RoutingRequest)
 _health_resets = Decoder(HealthReset)
 _clock_cancels = Decoder(ClockCancel)
 _no_arguments = Decoder(NoArguments)
-_explain_requests = Decoder(Explain)
-_texts = Decoder(str)
 
 
 class AdminApi:
@@ -126,44 +125,51 @@ class AdminApi:
         self,
         about: Announcement,
         *,
-        access: AdminAccess,
         workers: int,
         gateway: Callable[[], Gateway],
         active_requests: Callable[[], int],
         reload: Callable[[], Awaitable[ReloadResult]] | None,
-        recent_requests: Callable[[int], Awaitable[list[dict[str, Any]]]] | None,
+        requests: RequestSource,
         usage: Callable[[UsageQuestion], Awaitable[AdminReply]],
+        config: ConfigCalls,
     ) -> None:
-        self._access = access
         self._about = about
         self._workers = workers
         self._gateway = gateway
         self._active_requests = active_requests
         self._reload_config = reload
-        self._recent_requests = recent_requests
+        self._requests = requests
+        self._sessions = SessionCalls(gateway, requests)
         self._read_usage = usage
         self._handlers: dict[str, dict[str, Callable[[HttpRequest], Awaitable[AdminReply]]]] = {
             "status": {"GET": self._status},
             "routing": {"GET": self._routing, "POST": self._set_routing},
             "health": {"GET": self._health},
             "health/reset": {"POST": self._reset_health},
-            "sessions": {"GET": self._sessions},
-            "requests": {"GET": self._requests},
+            "sessions": {"GET": self._sessions.show},
+            "sessions/stop_message": {"POST": self._sessions.set_stop_message},
+            "clock/add": {"POST": self._sessions.add_task},
             "clock": {"GET": self._clock},
             "clock/cancel": {"POST": self._cancel_task},
             "reload": {"POST": self._reload},
-            "explain": {"POST": self._explain},
+            "config": {"GET": config.show},
+            "config/check": {"POST": config.check},
+            "explain": {"POST": functools.partial(explain_request, gateway, requests)},
+            "routes": {"GET": functools.partial(show_routes, gateway, requests)},
             "prices": {"GET": self._prices, "POST": self._set_prices},
             "models": {"GET": self._models},
             "usage": {"GET": self._usage},
+            "providers": {"GET": functools.partial(show_providers, gateway, requests)},
+            "providers/test": {"POST": functools.partial(run_test, gateway)},
+            "series": {"GET": functools.partial(show_series, requests)},
         }
 
     async def answer(self, name: str, request: HttpRequest) -> tuple[int, AdminReply]:
-        """Answer a call of `/admin/<name>` with a status; access is checked before anything else."""
-        self.check_access(request)
-        handlers = self._handlers.get(name) or client_handlers(name, self._clients)
+        """Answer a call of `/admin/<name>` with a status; the caller is admitted already (AdminService)."""
+        handlers = self._handlers.get(name) or request_handlers(name, self._requests)
+        handlers = handlers or client_handlers(name, self._clients)
         if handlers is None:
-            known = ", ".join((*self._handlers, "clients", "teams"))
+            known = ", ".join((*self._handlers, "requests", "clients", "teams"))
             raise NotFound(f"{request.path[:200]} does not exist; below /admin: {known}")
         handler = handlers.get(request.method)
         if handler is None:
@@ -176,11 +182,18 @@ class AdminApi:
     def _clients(self) -> ClientDirectory:
         return self._gateway().clients
 
-    def check_access(self, request: HttpRequest) -> None:
-        """Reject a caller without the token, or on another machine."""
-        self._access.check(request)
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """Method and path of all calls, as the table of calls writes them."""
+        own = [(method, name) for name, handlers in self._handlers.items() for method in handlers]
+        others = {**REQUEST_PATHS, **CLIENT_PATHS}
+        return own + [(method, name) for name, methods in others.items() for method in methods]
 
     async def _status(self, _request: HttpRequest) -> AdminReply:
+        return self.about()
+
+    def about(self) -> AdminReply:
+        """Return the server itself, as `/admin/status` shows it."""
         about = self._about
         return {
             "id": about.id,
@@ -212,35 +225,15 @@ class AdminApi:
             "url": about.url,
             "alive": True,
             "routing": {"sticky": operator.sticky, "allow": operator.allow, "disable": operator.disable},
-            "sessions": [_session_row(scope, state) for scope, state in await self._session_states(scopes)],
+            "sessions": [session_row(scope, state) for scope, state in await self._sessions.states(scopes)],
         }
-
-    async def _session_states(self, scopes: Sequence[Scope] | None) -> list[tuple[Scope, SessionState]]:
-        sessions = self._gateway().sessions
-        if scopes is None:
-            return (await sessions.page(_MAX_SESSIONS)).rows
-        if len(scopes) == 1:
-            return [(scopes[0], await sessions.load_shown(scopes[0]))]
-        found = await sessions.list_set(scopes)
-        return found or [(Scope(scopes[0].kind, scopes[0].id), NOTHING_SET)]
 
     def _selected(self, request: HttpRequest) -> list[Scope] | None:
         """Return the scopes that the parameters of a call select; None for all."""
         session, client = request.query_param("session"), request.query_param("client")
-        if _checked_session(session, client) is None:
+        if checked_session(session, client) is None:
             return None
-        return self._scopes(session or "", client)
-
-    def _scopes(self, session: str, client: str | None) -> list[Scope]:
-        """Return the sessions of this id: that of the client, or without one those of all clients."""
-        return [_scope(session, owner) for owner in self._owners(client)]
-
-    def _owners(self, client: str | None) -> tuple[str, ...]:
-        """Return the owner of a client's state; without a client all owners."""
-        clients = self._gateway().clients
-        if client is None:
-            return clients.table.owners or ("",)
-        return (clients.client(client).owner,)
+        return scopes_of(self._gateway(), session or "", client)
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
         change = _body(request, _routing_changes)
@@ -248,28 +241,14 @@ class AdminApi:
             raise BadRequest("no change was sent; set sticky, allow, disable, enable or clear")
         gateway = self._gateway()
         registry = gateway.registry
-        if _checked_session(change.session, change.client) is None:
+        if checked_session(change.session, change.client) is None:
             await gateway.operator.change(lambda state: change_server(state, change, registry=registry))
             return await self._routing_of(None)
-        scope = await self._one_scope(change.session or "", change.client)
+        scope = await one_scope(gateway, change.session or "", change.client)
         await gateway.sessions.change(
             scope, lambda state: change_session(state, change, registry=registry, now=time.time())
         )
         return await self._routing_of([scope])
-
-    async def _one_scope(self, session: str, client: str | None) -> Scope:
-        """Return the session to change; with several of this id, the only one that has something set."""
-        scopes = self._scopes(session, client)
-        if len(scopes) > 1:
-            scopes = [scope for scope, _ in await self._gateway().sessions.list_set(scopes)]
-        if len(scopes) == 1:
-            return scopes[0]
-        names = ", ".join(self._gateway().clients.table.owners)
-        raise BadRequest(
-            f"client: session {session[:80]!r} may be that of several clients; name one of {names}",
-            param="client",
-            code="client_required",
-        )
 
     async def _health(self, _request: HttpRequest) -> AdminReply:
         health = self._gateway().health
@@ -287,24 +266,6 @@ class AdminApi:
                 raise ProviderNotAvailable.unknown(target)
         return {"reset": await gateway.health.reset(selector)}
 
-    async def _sessions(self, request: HttpRequest) -> AdminReply:
-        scopes = self._selected(request)
-        limit = limit_of(request, default=_MAX_SESSIONS)
-        if scopes is None:
-            page = await self._gateway().sessions.page(limit, cursor_of(request))
-        else:
-            page = SessionPage(await self._session_states(scopes), None)
-        rows = [_session_row(scope, state) | {"updated_at": state.updated_at} for scope, state in page.rows]
-        return {"sessions": rows, "next": cursor_text(page.cursor)}
-
-    async def _requests(self, request: HttpRequest) -> AdminReply:
-        limit = limit_of(request, default=_DEFAULT_REQUESTS)
-        if self._recent_requests is None:
-            raise ClientError(
-                "there is no request log; set logging.requests", status=409, code="no_request_log"
-            )
-        return {"requests": await self._recent_requests(limit)}
-
     async def _clock(self, request: HttpRequest) -> AdminReply:
         clock = self._gateway().clock_service
         sessions = await clock.sessions(_MAX_SESSIONS, self._selected(request))
@@ -320,34 +281,12 @@ class AdminApi:
         _body(request, _no_arguments)
         if self._reload_config is None:
             raise ClientError("this server has no configuration file", status=409, code="no_config_file")
-        result = await self._reload_config()
-        problems = [
-            {
-                "severity": problem.severity,
-                "path": problem.path,
-                "line": problem.line,
-                "message": problem.message,
-                "fix": problem.fix,
-            }
-            for problem in result.problems
-        ]
-        return {"reloaded": result.reloaded, "problems": problems}
+        return reload_reply(await self._reload_config())
 
-    async def _explain(self, request: HttpRequest) -> AdminReply:
-        explain = _body(request, _explain_requests)
-        client = None if explain.client is None else self._gateway().clients.client(explain.client)
-        explained = ClientRequest(
-            id=new_request_id(),
-            codec=CODECS[explain.protocol],
-            wire=_wire_request(explain),
-            headers={name.lower(): value for name, value in explain.headers.items()},
-            arrived=time.monotonic(),
-            created=int(time.time()),
-            query=explain.path.partition("?")[2],
-            client=client,
-            owner="" if client is None else client.owner,
-        )
-        return await self._gateway().explain(explained)
+    async def read(self, name: str) -> AdminReply:
+        """Return the answer to `GET /admin/<name>`, for the server itself."""
+        request = HttpRequest("GET", f"/admin/{name}".encode(), headers={})
+        return (await self.answer(name, request))[1]
 
     async def _prices(self, request: HttpRequest) -> AdminReply:
         table = self._gateway().prices
@@ -368,60 +307,10 @@ class AdminApi:
         return saved
 
 
+def reload_reply(result: ReloadResult) -> AdminReply:
+    """Return the result of a reload as JSON shows it."""
+    return {"reloaded": result.reloaded, "problems": [*map(problem_row, result.problems)]}
+
+
 def _body(request: HttpRequest, decoder: Decoder[T]) -> T:
     return json.read(request.body or b"{}", decoder)
-
-
-def _wire_request(explain: Explain) -> WireRequest:
-    body = bytes(explain.body)
-    if body.startswith(b'"'):
-        body = json.read(body, _texts, at="body").encode()
-    codec = CODECS[explain.protocol]
-    if explain.protocol != "gemini":
-        return codec.validate(body)
-    endpoint = paths.find(explain.path.partition("?")[0])
-    if endpoint is None or endpoint.protocol != "gemini" or not endpoint.argument:
-        raise BadRequest(
-            "path: must name the Gemini model, as in /v1beta/models/NAME:generateContent", param="path"
-        )
-    return codec.validate(body, model=endpoint.argument, stream=endpoint.verb == "streamGenerateContent")
-
-
-def _checked_session(session: str | None, client: str | None) -> str | None:
-    """Reject an empty session id, or a client alone: neither must stand for the whole server by mistake."""
-    if session is not None and not session.strip():
-        raise BadRequest("session: is empty; leave it out for the whole server", param="session")
-    if session is None and client is not None:
-        raise BadRequest("client: needs a session beside it", param="client")
-    return session
-
-
-def _scope(name: str, owner: str) -> Scope:
-    """Return the scope of an id as `session_name` shows it."""
-    kind, colon, rest = name.partition(":")
-    if colon and kind in KINDS:
-        return Scope(KINDS[kind], bounded_id(rest), owner)
-    return Scope("session", bounded_id(name), owner)
-
-
-def _session_row(scope: Scope, state: SessionState) -> AdminReply:
-    stop = state.stop_message
-    client = {"client": scope.owner} if scope.owner else {}
-    return {
-        "id": session_name(scope.name),
-        **client,
-        "force": state.force.target if state.force is not None else None,
-        "sticky": state.sticky,
-        "allow": state.allow,
-        "disable": state.disable,
-        **({} if state.agents is None else {"agents": asdict(state.agents)}),
-        "stop_message": None
-        if stop is None
-        else {
-            "text": stop.text,
-            "max_repeats": stop.max_repeats,
-            "used": stop.used,
-            "updated_at": stop.updated_at,
-            "last_used_at": stop.last_used_at,
-        },
-    }

@@ -15,12 +15,22 @@ A change has reached every worker when its call returns.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from routecodex.accounting.client_calls import ClientCalls
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.server.http import HttpRequest
+
+CLIENT_PATHS: Final = {
+    "clients": ("GET", "POST"),
+    "clients/{name}": ("GET", "POST"),
+    "clients/{name}/rotate": ("POST",),
+    "clients/{name}/revoke": ("POST",),
+    "clients/{name}/reset": ("POST",),
+    "teams": ("GET",),
+}
+"""The calls on clients and teams, with their methods."""
 
 Handler = Callable[[HttpRequest], Awaitable[dict[str, Any]]]
 

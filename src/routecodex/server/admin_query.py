@@ -8,30 +8,20 @@ from urllib.parse import parse_qsl
 from routecodex.accounting.ledger_query import FILTERS
 from routecodex.accounting.usage_report import InvalidUsageQuery, UsageQuestion
 from routecodex.canon.errors import BadRequest
+from routecodex.server.admin_calls import find_call
 from routecodex.server.http import HttpRequest
 from routecodex.stores.store import Place
 
 _MAX_ROWS = 1000
 _MOST_DIGITS = 20
 
-_SELECTION = ("session", "client")
-_PARAMETERS = {
-    "routing": _SELECTION,
-    "sessions": (*_SELECTION, "limit", "cursor"),
-    "requests": ("limit",),
-    "clock": _SELECTION,
-    "prices": ("pattern",),
-    "usage": ("by", "since", "until", *FILTERS),
-    "models": ("model",),
-}
-"""The parameters of the GET calls; all other calls have none."""
-
 
 def check_names(name: str, request: HttpRequest) -> None:
     """Reject a parameter that `/admin/<name>` does not have: a typing error must not select everything."""
-    known = _PARAMETERS.get(name, ()) if request.method == "GET" else ()
+    known = find_call("GET", name).query if request.method == "GET" else ()
     for parameter, _ in parse_qsl(request.query, keep_blank_values=True):
-        if parameter not in known:
+        # The console adds the chosen server to every address.
+        if parameter not in known and parameter != "server":
             shown = parameter[:80]
             raise BadRequest(
                 f"{shown!r} is not a query parameter of {request.method} /admin/{name}; "
@@ -68,7 +58,8 @@ def limit_of(request: HttpRequest, *, default: int) -> int:
 
 def cursor_of(request: HttpRequest) -> Place | None:
     """Return the place behind which a page begins; None for the first page."""
-    text = request.query_param("cursor")
+    name = "before" if request.query_param("before") else "cursor"
+    text = request.query_param(name)
     if text is None:
         return None
     stamp, _, key = text.partition(".")
@@ -77,7 +68,7 @@ def cursor_of(request: HttpRequest) -> Place | None:
     except ValueError:
         place = None
     if place is None or cursor_text(place) != text:
-        raise BadRequest(f"cursor: {text[:50]!r} is not the `next` of an earlier page", param="cursor")
+        raise BadRequest(f"{name}: {text[:50]!r} is not the `next` of an earlier page", param=name)
     return place
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
+from routecodex import __version__
 from routecodex.config import Config
 
 log = logging.getLogger("routecodex.server")
@@ -41,6 +42,7 @@ class Announcement(Struct, frozen=True, kw_only=True):
     log: str | None = None
     session_dir: str | None = None
     ledger: str | None = None
+    version: str = ""
 
     def __repr__(self) -> str:
         return f"Announcement({self.id!r}, {self.url!r})"
@@ -69,10 +71,10 @@ def describe(
     ledger: Path | None = None,
 ) -> Announcement:
     """Describe the server of this process."""
-    server = structs.replace(config.server, port=port)
+    config = structs.replace(config, server=structs.replace(config.server, port=port))
     return Announcement(
-        id=server.identity,
-        url=url_of(server.host, port),
+        id=config.identity,
+        url=url_of(config.server.host, port),
         pid=os.getpid(),
         token=token,
         started_at=round(time.time(), 3),
@@ -80,6 +82,7 @@ def describe(
         log=_stderr_file(),
         session_dir=str(session_dir.absolute()),
         ledger=str(ledger.absolute()) if ledger is not None else None,
+        version=__version__,
     )
 
 

@@ -1,14 +1,11 @@
-"""The endpoints: from an HTTP request to the gateway and back, with errors in the client's own protocol.
-
-Gemini clients that stream without `alt=sse` get the same stream as one JSON array (Gemini API reference,
-streamGenerateContent).
-"""
+"""The endpoints: from an HTTP request to the gateway and back, with errors in the client's own protocol."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from time import monotonic, time
 from typing import Any, Final
@@ -20,94 +17,65 @@ from routecodex.canon.errors import (
     ClientDisconnected,
     ClientError,
     GatewayError,
-    MethodNotAllowed,
     NotFound,
     TooLarge,
-    UpgradeRequired,
 )
 from routecodex.canon.request import ProtocolName
 from routecodex.config import ANONYMOUS, Config
 from routecodex.gateway import model_list
-from routecodex.gateway.answer.writer import SSE, cost_lines, routing_headers
+from routecodex.gateway.answer.writer import cost_lines, routing_headers
 from routecodex.gateway.codex_catalog import base_instructions, codex_models
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, interruption, new_request_id
+from routecodex.gateway.request import (
+    ClientConnection,
+    ClientRequest,
+    Headers,
+    RequestRecord,
+    interruption,
+    new_request_id,
+)
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.gemini import validate as gemini
-from routecodex.protocols.gemini.framing import JsonArray
 from routecodex.protocols.messages import validate as messages
 from routecodex.protocols.responses import history
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess
-from routecodex.server.admin import AdminApi
+from routecodex.server.admin_service import AdminService
 from routecodex.server.admission import Admission, turn_of
+from routecodex.server.captured_calls import capturing
+from routecodex.server.captures import Captures
+from routecodex.server.console_pages import ConsolePages
+from routecodex.server.console_requests import ConsoleRequest
 from routecodex.server.error_replies import (
     GONE,
+    ROUTED,
     SERVICE,
     ErrorReply,
     error_reply,
     json_headers,
     local_record,
     protocol_of,
+    unknown_path,
+    wrong_method,
 )
 from routecodex.server.http import HttpRequest, Reply
+from routecodex.server.json_array_reply import JsonArrayReply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 from routecodex.server.origins import OriginAccess, preflight_headers
 from routecodex.server.paths import Endpoint
+from routecodex.telemetry.request_trace import RequestTrace, Tracer
 from routecodex.wire import json
 
 log = logging.getLogger("routecodex.server")
-
-_JSON_HEADERS = b"content-type: application/json; charset=utf-8\r\ncache-control: no-cache\r\n"
-
-
-class JsonArrayReply:
-    """A reply whose frames leave as elements of a JSON array."""
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-        self._array = JsonArray()
-
-    @property
-    def started(self) -> bool:
-        return self._reply.started
-
-    @property
-    def writable(self) -> bool:
-        return self._reply.writable
-
-    @property
-    def interrupted(self) -> bool:
-        return self._reply.interrupted
-
-    async def send(self, status: int, headers: Headers, body: bytes) -> None:
-        await self._reply.send(status, headers, body)
-
-    def start(self, status: int, headers: Headers) -> None:
-        self._reply.start(status, [_JSON_HEADERS if field is SSE else field for field in headers])
-
-    async def write(self, data: bytes) -> None:
-        await self._reply.write(self._array.wrap(data))
-
-    def write_nowait(self, data: bytes) -> bool:
-        return self._reply.write_nowait(self._array.wrap(data))
-
-    async def drain(self) -> None:
-        await self._reply.drain()
-
-    async def end(self, data: bytes = b"") -> None:
-        await self._reply.end(self._array.wrap(data) + self._array.end())
-
-    def abort(self) -> None:
-        self._reply.abort()
 
 
 class ApiCall:
     """One call that passed the access checks: request, reply, endpoint, client and id.
 
     `client` is None on a gateway without clients. `recorded`: the gateway records this call, however it ends.
-    `queued_at` is the time at which it began to wait for a place, else 0.
+    `queued_at` is the time at which it began to wait for a place, else 0. A captured call has another
+    `reply`, which records what passes through it.
     """
 
     __slots__ = ("client", "endpoint", "id", "queued_at", "recorded", "reply", "request")
@@ -115,19 +83,24 @@ class ApiCall:
     def __init__(
         self,
         request: HttpRequest,
-        reply: Reply,
+        reply: ClientConnection,
         *,
         endpoint: Endpoint,
         id: str,
         client: Client | None,
     ) -> None:
         self.request: Final = request
-        self.reply: Final = reply
+        self.reply: ClientConnection = reply
         self.endpoint: Final = endpoint
         self.id: Final = id
         self.client: Final = client
         self.recorded = False
         self.queued_at = 0.0
+
+    @property
+    def team(self) -> str:
+        """Team of the client; empty without one."""
+        return "" if self.client is None else self.client.team
 
     @property
     def client_name(self) -> str:
@@ -148,8 +121,11 @@ _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
 }
 """The field that grows with a conversation, and its length in the typed view of a request."""
 
-_KEYLESS = frozenset({"root", "health", "admin"})
-"""Endpoints without a client key; the admin API checks its own token."""
+_UNCOUNTED = frozenset({"count", "models", "model", "response", "input_items"})
+"""Endpoints for which no limit counts; their answers show what is left of the client's."""
+
+_KEYLESS = frozenset({"root", "health", "admin", "ui"})
+"""Endpoints without a client key; the admin API checks its own token, the console's page has no data."""
 
 Handle = Callable[[ApiCall], Awaitable[None]]
 
@@ -158,16 +134,27 @@ class App:
     """All endpoints of one server."""
 
     def __init__(
-        self, gateway: Gateway, config: Config, *, metrics: Metrics, draining: Callable[[], bool]
+        self,
+        gateway: Gateway,
+        config: Config,
+        *,
+        metrics: Metrics,
+        draining: Callable[[], bool],
+        captures: Captures | None = None,
     ) -> None:
         self.active = 0
+        self.tracer: Tracer | None = None
+        """Begins the traces of requests; None if traces are off."""
+        self._captures = captures
         self._admission = Admission(leave=self._leave, worker=metrics.worker)
         metrics.add(self._admission)
-        self.adopt(gateway, config)
         self._metrics = metrics
         self._draining = draining
-        self.admin: AdminApi | None = None
-        self._handlers: dict[str, Handle] = {
+        self.admin: AdminService | None = None
+        self.pages: Final = ConsolePages()
+        self._sent: set[str] = set()
+        """Ids of requests that the console has sent and that have their record."""
+        self._plain_handlers: dict[str, Handle] = {
             "generate": self._generate,
             "count": self._count,
             "response": self._response,
@@ -179,8 +166,10 @@ class App:
             "health": self._health,
             "metrics": self._show_metrics,
             "admin": self._admin,
+            "ui": self._ui,
             "root": self._root,
         }
+        self.adopt(gateway, config)
 
     def adopt(self, gateway: Gateway, config: Config) -> None:
         """Use this gateway and these limits from now on; requests in flight keep theirs."""
@@ -193,6 +182,11 @@ class App:
         while self.active < self._max_concurrent and self._admission.pass_on():
             self.active += 1
         self._max_messages = config.server.max_messages
+        self._has_console = config.console.enabled
+        self._handlers = self._plain_handlers
+        if self._captures is not None and config.capture.is_on:
+            captured = {name: capturing(self._handlers[name], self._captures) for name in ROUTED}
+            self._handlers = self._handlers | captured
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = new_request_id()
@@ -215,6 +209,8 @@ class App:
                 self.active += 1
             if client is not None:
                 self._client_use.enter(client.name)
+                if endpoint.name in _UNCOUNTED:
+                    reply.extra_lines += self._limit_lines(request, client)
             try:
                 await self._handlers[endpoint.name](call)
             finally:
@@ -228,6 +224,8 @@ class App:
                 reply.abort()
                 return
             reply.extra_lines = self._origins.headers_of(request)
+            if client is not None and not error.header_lines:
+                error.header_lines = self._limit_lines(request, client)
             refusal = error_reply(error.detached(), request, request_id)
             if call is None:
                 self._record(request, id=request_id, status=refusal[0], error=error)
@@ -246,6 +244,11 @@ class App:
             raise
         if refusal is not None:
             await reply.send(*refusal)
+
+    def _limit_lines(self, request: HttpRequest, client: Client) -> bytes:
+        """Return the headers of a client's limits, for a response that no provider had a part in."""
+        protocol = protocol_of(request, paths.find(request.path))
+        return self._gateway.services.limit_lines(client, protocol)
 
     def _cut_off(self, call: ApiCall) -> ErrorReply | None:
         """Record a call that ended without a response; return a refusal for it if the server stops."""
@@ -270,10 +273,10 @@ class App:
         """Return the endpoint of a request and its client; raise if it may not be called."""
         endpoint = paths.find(request.path)
         if endpoint is None:
-            raise _unknown_path(request)
+            raise unknown_path(request)
         client = None if endpoint.name in _KEYLESS else self._access.client_of(request)
         if request.method not in endpoint.methods:
-            raise _wrong_method(request, endpoint)
+            raise wrong_method(request, endpoint)
         return endpoint, client
 
     def check_head(self, request: HttpRequest) -> ErrorReply | None:
@@ -283,7 +286,7 @@ class App:
             self._origins.check(request)
             endpoint, _ = self._admit(request)
             if endpoint.name == "admin" and self.admin is not None:
-                self.admin.check_access(request)
+                self.admin.check_access(request, endpoint.argument)
         except GatewayError as error:
             return self._refusal(error.detached(), request)
         return None
@@ -322,6 +325,8 @@ class App:
     ) -> None:
         """Record a response that no provider had a part in."""
         record = local_record(request, id=id, status=status, error=error)
+        if self.tracer is not None and request is not None and record.protocol:
+            record.trace = self._begin_trace(request, paths.find(request.path))
         self._gateway.services.finish(record)
 
     def _record_call(self, call: ApiCall, *, status: int, error: GatewayError | None = None) -> None:
@@ -329,9 +334,28 @@ class App:
         record = local_record(
             call.request, id=call.id, status=status, client_name=call.client_name, error=error
         )
+        record.team = call.team
         if call.queued_at:
             record.arrived = call.queued_at
+        if self.tracer is not None and record.protocol:
+            record.trace = self._begin_trace(call.request, call.endpoint)
         self._gateway.services.finish(record)
+
+    def _begin_trace(self, request: HttpRequest, endpoint: Endpoint | None) -> RequestTrace | None:
+        """Return the trace of a request; None if traces are off."""
+        if self.tracer is None:
+            return None
+        name = "" if endpoint is None else endpoint.name
+        return self.tracer.begin(request.headers, method=request.method, path=request.path, endpoint=name)
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Free the place of a call that only listens, so that it keeps no request waiting."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self.active += 1
 
     def _leave(self) -> None:
         """Pass the place of a request that has ended to one that waits, or free it."""
@@ -357,7 +381,7 @@ class App:
     def _client_request(self, codec: Codec, wire_request: WireRequest, call: ApiCall) -> ClientRequest:
         self._check_entries(wire_request)
         call.recorded = True
-        return ClientRequest(
+        request = ClientRequest(
             id=call.id,
             codec=codec,
             wire=wire_request,
@@ -368,6 +392,9 @@ class App:
             client=call.client,
             owner=call.owner,
         )
+        if self.tracer is not None:
+            request.trace = self._begin_trace(call.request, call.endpoint)
+        return request
 
     def _check_entries(self, wire_request: WireRequest) -> None:
         field, length_of = _LISTS[wire_request.protocol]
@@ -385,6 +412,7 @@ class App:
             wire_request = messages.validate_count(call.request.body)
         request = self._client_request(codec, wire_request, call)
         record = _call_record(call, route="count_tokens", model=wire_request.model)
+        record.trace = request.trace
         with self._gateway.services.recorded(record, call.reply):
             counted = await self._gateway.count_tokens(request, record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
@@ -415,6 +443,7 @@ class App:
     async def _embeddings(self, call: ApiCall) -> None:
         record = _call_record(call, route="embeddings", model="")
         record.is_priced = self._gateway.services.counts_calls
+        record.trace = self._begin_trace(call.request, call.endpoint)
         with self._gateway.services.recorded(record, call.reply):
             body = await self._gateway.embed(
                 call.request.body,
@@ -424,6 +453,8 @@ class App:
                 owner=call.owner,
             )
         headers: Headers = [*json_headers(call.id), *routing_headers(record), *cost_lines(record)]
+        if record.limits is not None:
+            headers = [*headers, record.limits.header_lines(record.protocol)]
         await call.reply.send(200, headers, body)
 
     async def _models(self, call: ApiCall) -> None:
@@ -471,8 +502,40 @@ class App:
     async def _admin(self, call: ApiCall) -> None:
         if self.admin is None:
             raise NotFound("the admin API is off; set server.admin_token")
-        status, value = await self.admin.answer(call.endpoint.argument, call.request)
-        await call.reply.send(status, json_headers(call.id), json.encode(value))
+        reply = call.reply
+        assert isinstance(reply, Reply)
+        try:
+            await self.admin.serve(call.endpoint.argument, call.request, reply=reply, id=call.id)
+        finally:
+            call.recorded = call.id in self._sent
+            self._sent.discard(call.id)
+
+    async def _ui(self, call: ApiCall) -> None:
+        if not self._has_console:
+            raise NotFound("the console is off; set console.enabled", code="console_off")
+        if self.admin is not None:
+            self.admin.check_place(call.request)
+        await call.reply.send(*self.pages.answer(call.request.path, call.request.headers))
+
+    async def answer_console(self, sent: ConsoleRequest, reply: Reply, id: str) -> None:
+        """Answer a request of the console as that of any client; it has the id of the admin call."""
+        refusal: ErrorReply | None = None
+        reply.extra_lines += b"cache-control: no-store\r\n"
+        call = ApiCall(sent.request, reply, endpoint=sent.endpoint, id=id, client=sent.client)
+        try:
+            await self._handlers[sent.endpoint.name](call)
+        except GatewayError as error:
+            if reply.started:
+                raise
+            refusal = error_reply(error.detached(), sent.request, id)
+            if not call.recorded:
+                self._record_call(call, status=refusal[0], error=error)
+            call.recorded = True
+        finally:
+            if call.recorded:
+                self._sent.add(id)
+        if refusal is not None:
+            await reply.send(*refusal)
 
     async def _root(self, call: ApiCall) -> None:
         about = {
@@ -513,28 +576,11 @@ def _call_record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
         model=model,
         stream=False,
         client_name=call.client_name,
+        team=call.team,
         route=route,
         arrived=call.queued_at or monotonic(),
     )
 
 
-def _unknown_path(request: HttpRequest) -> GatewayError:
-    return NotFound(f"{request.method} {request.path[:200]} does not exist; check the base URL")
-
-
-def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
-    if "upgrade" in request.headers and endpoint.protocol == "responses":
-        return UpgradeRequired("WebSockets are not supported; POST to the same path instead")
-    # OpenAI has more endpoints below /responses (compact, input_tokens); its response ids begin with resp_.
-    if endpoint.name == "response" and not endpoint.argument.startswith("resp_"):
-        return _unknown_path(request)
-    verb = paths.verb_of(request.path) if endpoint.name == "model" and request.method == "POST" else ""
-    if verb:
-        known = ", ".join(paths.VERBS)
-        return NotFound(f"{verb[:80]!r} is not supported, only {known}; for embeddings POST /v1/embeddings")
-    allowed = ", ".join(sorted(endpoint.methods))
-    return MethodNotAllowed(f"{request.path} accepts {allowed}, not {request.method}")
-
-
-async def _send(reply: Reply, value: dict[str, Any], request_id: str) -> None:
+async def _send(reply: ClientConnection, value: dict[str, Any], request_id: str) -> None:
     await reply.send(200, json_headers(request_id), json.encode(value))

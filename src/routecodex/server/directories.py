@@ -16,4 +16,4 @@ def user_dir() -> Path:
 def session_dir(config: Config, home: Path | None = None) -> Path:
     """Return the directory of the server's state; `home` replaces the user dir."""
     path = os.environ.get("ROUTECODEX_SESSION_DIR")
-    return Path(path).expanduser() if path else (home or user_dir()) / "sessions" / config.server.identity
+    return Path(path).expanduser() if path else (home or user_dir()) / "sessions" / config.identity

@@ -10,25 +10,62 @@ from routecodex.canon.events import Usage
 from routecodex.gateway.call_record import CallRecord
 from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
+from routecodex.server.error_replies import SERVICE
 from routecodex.server.logs import session_name
+from routecodex.server.request_details import encode_detail
 
 _GONE = 499
 _LONGEST = 200
+_MOST_UNCOUNTED = 200
+_MOST_ORDINARY = 250
+"""Most details of requests without anything remarkable in one batch: a thousand a second."""
 _NO_TARGET = Target("", "", "")
 _NO_USAGE = Usage()
 
 
-def ledger_batch(records: Sequence[tuple[float, RequestRecord]], *, server: str) -> LedgerBatch:
-    """Return the rows of requests, each with the time at which it ended."""
+def ledger_batch(
+    records: Sequence[tuple[float, RequestRecord]], *, server: str, detailed: bool = False
+) -> LedgerBatch:
+    """Return the rows of requests, each with the time at which it ended; `detailed` for the console.
+
+    Requests that no usage counts are kept for the console alone: refusals of clients, not those of probes and
+    of the console's own pages. Of a flood of refusals some are left out, and of a flood of requests the
+    details of those in which nothing happened: they cost as much as the rows.
+    """
+    ordinary = 0
     requests: list[LedgerRow] = []
     calls: list[LedgerRow] = []
+    uncounted: list[LedgerRow] = []
+    details: list[LedgerRow] = []
     for at, record in records:
-        requests.append(_request_row(at, record, server))
-        calls += [_call_row(record.id, number, call) for number, call in enumerate(record.calls, 1)]
-    return LedgerBatch(requests, calls)
+        if record.counted:
+            requests.append(request_row(at, record, server))
+            calls += [_call_row(record.id, number, call) for number, call in enumerate(record.calls, 1)]
+        elif detailed and record.endpoint not in SERVICE and len(uncounted) < _MOST_UNCOUNTED:
+            uncounted.append((*request_row(at, record, server), len(requests)))
+        else:
+            continue
+        if detailed and not _is_remarkable(record):
+            ordinary += 1
+        if detailed and (ordinary <= _MOST_ORDINARY or _is_remarkable(record)):
+            details.append((record.id, encode_detail(at, record)))
+    return LedgerBatch(requests, calls, uncounted, details)
 
 
-def _request_row(at: float, record: RequestRecord, server: str) -> LedgerRow:
+def _is_remarkable(record: RequestRecord) -> bool:
+    """Return whether the details of a request say more than its row."""
+    return bool(
+        record.error is not None
+        or record.failures
+        or record.notices
+        or record.followups
+        or len(record.calls) > 1
+        or not record.counted
+    )
+
+
+def request_row(at: float, record: RequestRecord, server: str) -> LedgerRow:
+    """Return the row of one request."""
     target = record.target or _NO_TARGET
     cost, known, estimated = _costs(record)
     arrived, first_byte = record.arrived, record.first_byte

@@ -96,6 +96,7 @@ class RequestLine(Struct, omit_defaults=True):
     client: str = ""
     team: str = ""
     client_request_id: str = ""
+    trace_id: str = ""
     call: str = ""
     address: str = ""
     error: str = ""
@@ -130,6 +131,7 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         client=record.client_name,
         team=record.team,
         client_request_id=record.client_request_id,
+        trace_id=record.trace_id,
         call=record.call,
         address=record.address,
         notices=record.notices,

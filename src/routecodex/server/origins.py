@@ -17,7 +17,10 @@ from routecodex.config import Config
 from routecodex.server import paths
 from routecodex.server.http import HttpRequest
 
-_LINKABLE: Final = frozenset({"root"})
+COOKIE_PREFIX: Final = "routecodex_admin_"
+"""Name of the console's cookie, before the port."""
+
+_LINKABLE: Final = frozenset({"root", "ui"})
 """Endpoints that a link on any page may open: they show no data and change nothing."""
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
@@ -58,12 +61,13 @@ class OriginAccess:
         listed = config.server.allowed_origins
         self._allows_all = "*" in listed
         self._allowed = frozenset(origin.lower() for origin in listed)
+        self._public = config.console.origin
 
     def check(self, request: HttpRequest) -> bytes:
         """Reject a page of a foreign origin; return the CORS header lines for an allowed one, else b""."""
         headers = request.headers
         lines = b""
-        if "origin" in headers or "sec-fetch-site" in headers:
+        if ("origin" in headers or "sec-fetch-site" in headers) and not _is_login_call(request):
             lines = self._check_page(request)
         if request.method == "POST" and headers.get("content-type") != _JSON:
             _check_content_type(headers)
@@ -79,10 +83,13 @@ class OriginAccess:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none").lower()
         if origin is not None and self._allows(origin):
             return _cors_lines(origin)
-        is_own = origin is None or _is_origin_of(headers.get("host", ""), origin)
+        is_own = origin is None or self._is_own(headers.get("host", ""), origin)
         if not (is_own and (site in _OWN_SITES or _is_link(request))):
             raise _foreign(origin, site)
         return b""
+
+    def _is_own(self, host: str, origin: str) -> bool:
+        return is_origin_of(host, origin) or (self._public != "" and origin.lower() == self._public)
 
     def _allows(self, origin: str) -> bool:
         if self._allows_all:
@@ -125,7 +132,22 @@ def _cors_lines(origin: str) -> bytes:
     return "".join(f"{field}\r\n" for field in fields).encode("latin-1")
 
 
-def _is_origin_of(host: str, origin: str) -> bool:
+def _is_login_call(request: HttpRequest) -> bool:
+    """Return whether the call logs in or out, or carries a login; then the admin API checks its page.
+
+    A page that may call the gateway may not use the login of the console.
+    """
+    if not request.path.startswith("/admin/") or request.method == "OPTIONS":
+        return False
+    if "authorization" in request.headers:
+        return False
+    return request.path in _LOGIN_PATHS or COOKIE_PREFIX in request.headers.get("cookie", "")
+
+
+_LOGIN_PATHS: Final = frozenset({"/admin/login", "/admin/logout"})
+
+
+def is_origin_of(host: str, origin: str) -> bool:
     """Return whether the origin is that of the gateway, at the name by which the request reached it."""
     origin, host = origin.lower(), host.strip().lower()
     return bool(host) and any(
@@ -161,9 +183,9 @@ def _check_content_type(headers: Mapping[str, str]) -> None:
     A page may send the types of HTML forms, or none, to any address without a preflight (Fetch standard).
     Others may leave the type as it is: `curl -d` and Python's urllib send that of a form.
     """
-    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if _JSON_TYPE.match(content_type):
+    if is_json(headers):
         return
+    content_type = _content_type(headers)
     if _looks_like_browser(headers):
         named = (
             f"content type {content_type[:80]!r} is" if content_type else "a body without a content type is"
@@ -173,6 +195,15 @@ def _check_content_type(headers: Mapping[str, str]) -> None:
             status=415,
             code="unsupported_content_type",
         )
+
+
+def is_json(headers: Mapping[str, str]) -> bool:
+    """Return whether the body is said to be JSON."""
+    return _JSON_TYPE.match(_content_type(headers)) is not None
+
+
+def _content_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _looks_like_browser(headers: Mapping[str, str]) -> bool:

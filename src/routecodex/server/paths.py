@@ -33,6 +33,7 @@ _TABLE = _table(
     (r"^/health(?:/live|/ready)?$", "health", "chat"),
     (r"^/metrics$", "metrics", "chat"),
     (r"^/admin(?:/(?P<argument>.*))?$", "admin", "chat"),
+    (r"^/ui(?:/(?P<argument>.*))?$", "ui", "chat"),
     (r"/chat/completions$", "generate", "chat"),
     (r"/messages$", "generate", "messages"),
     (r"/messages/count_tokens$", "count", "messages"),
@@ -59,6 +60,7 @@ METHODS: dict[str, frozenset[str]] = {
     "health": frozenset({"GET", "HEAD"}),
     "metrics": frozenset({"GET", "HEAD"}),
     "admin": frozenset({"GET", "POST"}),
+    "ui": frozenset({"GET", "HEAD"}),
     "generate": frozenset({"POST"}),
     "count": frozenset({"POST"}),
     "response": frozenset({"GET", "DELETE"}),
@@ -69,6 +71,32 @@ METHODS: dict[str, frozenset[str]] = {
     "model": frozenset({"GET", "HEAD"}),
 }
 """Methods of each endpoint."""
+
+
+_ROUTES = {
+    ("generate", "chat"): "/v1/chat/completions",
+    ("generate", "messages"): "/v1/messages",
+    ("generate", "responses"): "/v1/responses",
+    ("count", "messages"): "/v1/messages/count_tokens",
+    ("response", "responses"): "/v1/responses/{id}",
+    ("submit", "responses"): "/v1/responses/{id}/submit_tool_outputs",
+    ("input_items", "responses"): "/v1/responses/{id}/input_items",
+    ("embeddings", "chat"): "/v1/embeddings",
+    ("models", "chat"): "/v1/models",
+    ("models", "gemini"): "/v1beta/models",
+    ("model", "chat"): "/v1/models/{model}",
+    ("model", "gemini"): "/v1beta/models/{model}",
+}
+
+
+def route_of(path: str) -> str:
+    """Return the endpoint of a path as clients know it, without ids, for traces; empty if there is none."""
+    endpoint = find(path)
+    if endpoint is None:
+        return ""
+    if endpoint.verb:
+        return f"/v1beta/models/{{model}}:{endpoint.verb}"
+    return _ROUTES.get((endpoint.name, endpoint.protocol), "")
 
 
 VERBS = tuple(_VERBS)

@@ -30,7 +30,17 @@ _NEEDS_RESTART = (
     ("server", "id"),
     ("server", "admin_token"),
     ("server", "worker_timeout_ms"),
+    ("server", "advertise_url"),
     ("store", "url"),
+    ("store", "prefix"),
+    ("store", "username"),
+    ("store", "password"),
+    ("store", "ca_file"),
+    ("store", "cert_file"),
+    ("store", "key_file"),
+    ("store", "verify"),
+    ("store", "timeout_ms"),
+    ("store", "wait_replicas"),
     ("logging", "format"),
     ("logging", "finish_trace"),
     ("logging", "requests"),
@@ -69,7 +79,7 @@ class Reloader:
 
     `running` is the configuration in use; it may differ from the file in settings resolved at the start, such
     as a free port. `adopt` applies a new one; `spread` sends the other workers a SIGHUP and returns whether
-    this process will get one too.
+    this process will get one too; `on_result` is told of every reload.
     """
 
     def __init__(
@@ -80,9 +90,13 @@ class Reloader:
         adopt: Callable[[Config], Awaitable[None]],
         spread: Callable[[], bool] = lambda: False,
         has_stored_clients: Callable[[], bool] = lambda: False,
+        on_result: Callable[[ReloadResult], None] = lambda result: None,
     ) -> None:
+        self._on_result = on_result
         self._has_stored_clients = has_stored_clients
         self._source = source
+        self.loaded: Config = source.config
+        """The configuration of the file as it was adopted last."""
         self._stamp = source.stamp
         self._running = running
         self._adopt = adopt
@@ -121,9 +135,21 @@ class Reloader:
             # Taken before the file is read, so that a change in between is noticed at the next poll.
             self._stamp = stamp(self._source.path)
             loaded, problems = await asyncio.to_thread(self._source.load)
-            if loaded is None:
-                return self._reject(problems)
-            return await self._use(loaded, problems)
+            result = self._reject(problems) if loaded is None else await self._use(loaded, problems)
+            self._on_result(result)
+            return result
+
+    async def compare(self) -> tuple[bool, list[Problem]]:
+        """Return whether the file says something else than what runs, and the problems of the file."""
+        loaded, problems = await asyncio.to_thread(self._source.load)
+        if loaded is None:
+            return True, problems
+        fixed = [structs.replace(one, file=str(self._source.path)) for one in self.restarts(loaded)]
+        return loaded != self.loaded or bool(fixed), [*problems, *fixed]
+
+    def restarts(self, loaded: Config) -> list[Problem]:
+        """Return a warning for each setting that only a restart changes."""
+        return list(_restarts(self._source.config, loaded))
 
     async def catch_up(self) -> None:
         """Reload if the file has changed since it was read, for a worker that replaces another."""
@@ -138,7 +164,7 @@ class Reloader:
             await self.catch_up()
 
     async def _use(self, loaded: Config, problems: list[Problem]) -> ReloadResult:
-        fixed = list(_restarts(self._source.config, loaded))
+        fixed = self.restarts(loaded)
         config = _pinned(loaded, self._running)
         if open_address(config) and not self._has_stored_clients():
             refusal = Problem(
@@ -152,7 +178,7 @@ class Reloader:
             await self._adopt(config)
         except (ConfigError, OSError, ValueError) as exc:
             return self._reject([*problems, Problem((), str(exc), file=str(self._source.path))])
-        self._running = config
+        self._running, self.loaded = config, loaded
         shown = (*problems, *(structs.replace(one, file=str(self._source.path)) for one in fixed))
         _log_problems(shown)
         log.info("configuration reloaded from %s", self._source.path)

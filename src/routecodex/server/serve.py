@@ -1,54 +1,54 @@
-"""One server process: start, serve until a signal, drain, stop."""
+"""The server in one process: its parts, its start, reloads, drain and stop. `process` runs it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import functools
-import gc
 import logging
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import uvloop
-from msgspec.structs import replace
-
-from routecodex.accounting.figures import Figures, figures_of
-from routecodex.accounting.ledger import Ledger, LedgerOptions
-from routecodex.accounting.ledger_file import UnreadableLedger, ledger_path
-from routecodex.accounting.usage_report import UsageQuestion, read_usage, report, zone_of
-from routecodex.canon.errors import ClientError
 from routecodex.config import Config
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.internal.clock_service import BARE
 from routecodex.gateway.request import RequestRecord
 from routecodex.server import announce, descriptors, logs
-from routecodex.server.access import AdminAccess
 from routecodex.server.access_log import AccessLog
-from routecodex.server.admin import AdminApi
+from routecodex.server.admin import AdminApi, reload_reply
+from routecodex.server.admin_access import AdminAccess
+from routecodex.server.admin_captures import CaptureCalls
+from routecodex.server.admin_config import ConfigCalls
+from routecodex.server.admin_forward import Forwarder
+from routecodex.server.admin_login import LoginCalls
+from routecodex.server.admin_service import AdminService
 from routecodex.server.announce import Announcement
 from routecodex.server.app import App
+from routecodex.server.captures import Captures
 from routecodex.server.directories import session_dir, user_dir
+from routecodex.server.events.event_service import EventService
+from routecodex.server.events.tap import EventTap
 from routecodex.server.http import HttpLimits, HttpServer
-from routecodex.server.ledger_rows import ledger_batch
-from routecodex.server.logs import session_name
+from routecodex.server.limit_metrics import LimitMetrics
+from routecodex.server.login_state import LoginState
 from routecodex.server.metrics import Metrics
+from routecodex.server.node_registry import NodeRegistry
+from routecodex.server.other_servers import OtherServers
 from routecodex.server.reload import ConfigSource, Reloader, ReloadResult
 from routecodex.server.request_log import RequestLog
+from routecodex.server.request_source import RequestSource
+from routecodex.server.server_directory import ServerDirectory
 from routecodex.server.state_metrics import LedgerMetrics, StateMetrics, StoreCalls
-from routecodex.server.workers import Heartbeat, reserve_port
-from routecodex.stores import open_store
+from routecodex.server.state_store import open_configured_store
+from routecodex.server.traces import TelemetryMetrics, TraceService
+from routecodex.server.usage_service import UsageService
+from routecodex.server.worker_peers import WorkerPeers
 from routecodex.stores.monitored import MonitoredStore
 
 log = logging.getLogger("routecodex.server")
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PRICE_SECONDS = 0.5
+_LATEST_REQUESTS = 1000
 _LISTING_WAIT = 2.0
 """Seconds that a reload waits for the models of providers; the command line waits five for the reload."""
 
@@ -92,54 +92,98 @@ class Service:
         announced: Announcement | None = None,
         workers: int = 1,
         spread: Callable[[], bool] = lambda: False,
+        event_dir: Path | None = None,
     ) -> None:
+        self._worker = worker
+        self._event_dir = event_dir
+        self._events: EventService | None = None
+        self._forwarder: Forwarder | None = None
+        self._tap: EventTap | None = None
         self._config = config
         self._home = home
         self._session_dir = session_dir(config, home)
         self._source = source
         self._announced = announced
         self._written_row: Announcement | None = None
+        self._admin_token = ""
         self._workers = workers
         self._requests = self._request_log()
         self._access = AccessLog(as_json=logs.is_json(config.logging.format, sys.stderr), sink=self._requests)
         self._set_visibility(config)
-        self._ledger = self._open_ledger(config)
+        self._usage = UsageService(lambda: self._config, home)
+        self._request_source = self._make_request_source()
         self._draining = False
         calls = StoreCalls()
         self._gateway = Gateway(
             config,
-            store=MonitoredStore(
-                open_store(config.store.url, session_dir=self._session_dir, bare=BARE), on_call=calls.add
-            ),
+            store=self._open_store(config, calls),
             observe=self._observe,
             user_dir=home or user_dir(),
             ntp_file=self._session_dir / "clock" / "ntp-state.json" if home is not None else None,
         )
+        self._captures = self._open_captures(config)
         # The workers share the store, so that one of them asks the providers for their models.
         self._gateway.model_lists.fetches = worker == "0" or self._gateway.store.kind == "memory"
-        self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
-        self._metrics.add(StateMetrics(calls, gateway=lambda: self._gateway, worker=worker))
-        self._metrics.add(LedgerMetrics(lambda: self._ledger, worker=worker))
-        self._gateway.session_usage = self._session_usage
-        self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
-        self._http = HttpServer(
+        self._traces = TraceService(config, self._gateway)
+        self._metrics = self._open_metrics(calls, worker)
+        self._count_limits()
+        self._gateway.session_usage = self._usage.of_session
+        self._app = self._make_app(config)
+        self._app.tracer = self._traces.tracer
+        self._http = self._make_http(config)
+        self._price_watch: asyncio.Task[None] | None = None
+        self._registry = NodeRegistry(self._gateway.store, is_first_worker=worker == "0")
+        self.reloader = None if source is None else self._open_reloader(source, spread)
+
+    def _open_reloader(self, source: ConfigSource, spread: Callable[[], bool]) -> Reloader:
+        return Reloader(
+            source,
+            running=self._config,
+            adopt=self._adopt,
+            spread=spread,
+            on_result=self._on_reload,
+            has_stored_clients=lambda: bool(self._gateway.clients.stored.clients),
+        )
+
+    def _make_http(self, config: Config) -> HttpServer:
+        http = HttpServer(
             self._app,
             limits=limits(config),
             on_protocol_error=self._app.on_protocol_error,
             check_head=self._app.check_head,
             is_essential=self._app.is_essential,
         )
-        self._http.on_pressure = lambda: self._gateway.http.close_idle()
-        self._price_watch: asyncio.Task[None] | None = None
-        self.reloader: Reloader | None = None
-        if source is not None:
-            self.reloader = Reloader(
-                source,
-                running=config,
-                adopt=self._adopt,
-                spread=spread,
-                has_stored_clients=lambda: bool(self._gateway.clients.stored.clients),
-            )
+        http.on_pressure = lambda: self._gateway.http.close_idle()
+        return http
+
+    def _make_request_source(self) -> RequestSource:
+        return RequestSource(
+            gateway=lambda: self._gateway,
+            ledger=lambda: self._usage.ledger,
+            is_captured=lambda id: self._captures is not None and self._captures.has(id),
+            log_tail=self._recent_requests if self._requests is not None else None,
+        )
+
+    def _open_metrics(self, calls: StoreCalls, worker: str) -> Metrics:
+        metrics = Metrics(active=self._active_requests, worker=worker)
+        metrics.add(StateMetrics(calls, gateway=lambda: self._gateway, worker=worker))
+        metrics.add(LedgerMetrics(lambda: self._usage.ledger, worker=worker))
+        metrics.add(LimitMetrics(lambda: self._gateway, worker=worker))
+        metrics.add(TelemetryMetrics(self._traces, worker=worker))
+        return metrics
+
+    def _make_app(self, config: Config) -> App:
+        return App(
+            self._gateway,
+            config,
+            metrics=self._metrics,
+            draining=lambda: self._draining,
+            captures=self._captures,
+        )
+
+    def _open_store(self, config: Config, calls: StoreCalls) -> MonitoredStore:
+        store = open_configured_store(config.store, session_dir=self._session_dir, bare=BARE)
+        return MonitoredStore(store, on_call=calls.add)
 
     def _request_log(self) -> RequestLog | None:
         options = self._config.logging
@@ -147,59 +191,45 @@ class Service:
             return None
         return RequestLog(self._session_dir, max_bytes=options.requests_max_mb * 1024 * 1024)
 
-    def _open_ledger(self, config: Config) -> Ledger[RequestRecord] | None:
-        options = self._ledger_options(config)
-        if options is None:
+    def _open_captures(self, config: Config) -> Captures | None:
+        """Return where requests are captured; None without a user dir."""
+        if self._home is None:
             return None
-        return Ledger(options, functools.partial(ledger_batch, server=options.server))
+        return Captures(self._session_dir / "captures", config.capture)
 
-    def _ledger_options(self, config: Config) -> LedgerOptions | None:
-        """Return where usage is kept; None without a user dir and a file of its own."""
-        if self._home is None and not config.usage.file:
-            return None
-        path = ledger_path(config, self._home or user_dir())
-        if path is None:
-            return None
-        usage = config.usage
-        return LedgerOptions(
-            path=path,
-            server=config.server.identity,
-            timezone=usage.timezone,
-            keep_days=usage.keep_days,
-            max_mb=usage.max_mb,
-        )
+    def _secrets(self, config: Config) -> list[str]:
+        """Return every value that captures must not hold: those of the configuration, and the admin token."""
+        return [*self._gateway.secrets(config), self._admin_token]
 
-    async def _usage(self, question: UsageQuestion) -> dict[str, Any]:
-        """Answer a question about usage, with the requests that ended a moment ago."""
-        assert self._ledger is not None
-        await self._ledger.flush()
-        zone = zone_of(self._config.usage.timezone)
-        return await asyncio.to_thread(read_usage, self._ledger.options.path, question, zone)
+    @property
+    def captures(self) -> Captures | None:
+        """The captured requests; None without a user dir."""
+        return self._captures
 
-    async def _session_usage(self, session: str, client: str) -> Figures | None:
-        """Return the usage of a session, or of a client today; None if it is not known."""
-        if self._ledger is None:
-            return None
-        filters = {"session": session_name(session) or None, "client": client or None}
-        since = "1970-01-01" if session else None
-        question = UsageQuestion(filters=filters, since=since, now=time.time())
-        try:
-            return figures_of((await self._usage(question))["total"])
-        except FileNotFoundError:
-            return Figures()
-        except UnreadableLedger:
-            return None
+    def _count_limits(self) -> None:
+        """Give the counters of limits what this process knows."""
+        self._gateway.limiter.counters.past_use = self._usage.past_use
+        if self._workers > 1:
+            self._gateway.share_running_requests()
 
     def _set_visibility(self, config: Config) -> None:
         self._access.shown = config.logging.level in ("debug", "info")
         self._logs_requests = self._access.shown or self._requests is not None
+        self._keeps_details = config.console.detail_days > 0
 
     def _observe(self, record: RequestRecord) -> None:
         self._metrics.observe(record)
-        if record.counted and self._ledger is not None:
-            self._ledger.add(record)
-        # Probes, scrapes and admin calls are logged only when they are refused.
-        if self._logs_requests and (record.protocol or record.status >= 400):
+        if record.trace is not None:
+            self._traces.add(record)
+        # Probes, scrapes and admin calls are logged only when they are refused; a page that closes its event
+        # stream is no failure.
+        is_logged = record.protocol or (record.status >= 400 and not record.gone)
+        if self._tap is not None and is_logged:
+            self._tap.add(record)
+        ledger = self._usage.ledger
+        if ledger is not None and (record.counted or (is_logged and self._keeps_details)):
+            ledger.add(record)
+        if self._logs_requests and is_logged:
             self._access.add(record)
 
     async def start(self, *, reuse_port: bool = False) -> tuple[str, int]:
@@ -215,9 +245,19 @@ class Service:
         except OSError as exc:
             raise CannotListen from exc
         self._open_admin(port)
+        if self._event_dir is not None and self._workers > 1:
+            peers = WorkerPeers(self._event_dir, self._worker, self._request_source.answer_peer)
+            await peers.start()
+            self._request_source.peers = peers
+        self._registry.start(lambda: self._config, port=port, workers=self._workers)
+        if self._events is not None:
+            await self._events.start()
         if self.reloader is not None:
             self.reloader.start()
         self._price_watch = asyncio.ensure_future(self._watch_prices())
+        if self._captures is not None:
+            self._captures.configure(self._config.capture, secrets=self._secrets(self._config))
+            self._captures.start()
         lists.start()
         return host, port
 
@@ -236,19 +276,89 @@ class Service:
         row = self._announced or self._description(port)
         if row is None:
             return
-        self._app.admin = AdminApi(
+        api = AdminApi(
             row,
-            access=AdminAccess(row.token, host=self._config.server.host),
             workers=self._workers,
             gateway=lambda: self._gateway,
-            active_requests=lambda: self._http.active,
+            active_requests=self._active_requests,
             reload=self._reload_all if self.reloader is not None else None,
-            recent_requests=self._recent_requests if self._requests is not None else None,
-            usage=self._admin_usage,
+            requests=self._request_source,
+            usage=self._usage.answer,
+            config=ConfigCalls(
+                path=self._source.path if self._source is not None else None,
+                running=lambda: self._config,
+                compare=self.reloader.compare if self.reloader is not None else None,
+                has_stored_clients=lambda: bool(self._gateway.clients.stored.clients),
+                secrets=(row.token,),
+            ),
         )
+        self._app.admin = self._admin_service(api, row, port)
+        self._admin_token = row.token
+        self._events = self._event_service(api, self._app.admin)
+        self._app.admin.add("GET", "events", self._events.serve)
         if self._home is not None and self._announced is None:
             announce.write(self._home, row)
             self._written_row = row
+
+    def _active_requests(self) -> int:
+        """Return the number of calls under way, without those that only listen."""
+        listening = (self._events, self._forwarder)
+        return self._http.active - sum(one.streams for one in listening if one is not None)
+
+    def _admin_service(self, api: AdminApi, row: Announcement, port: int) -> AdminService:
+        access = AdminAccess(
+            row.token,
+            host=self._config.server.host,
+            port=port,
+            console=lambda: self._config.console,
+            clients=lambda: self._gateway.clients,
+        )
+        login = LoginCalls(
+            row,
+            access=access,
+            state=LoginState(self._gateway.store),
+            console=lambda: self._config.console,
+            clients=lambda: self._gateway.clients,
+        )
+        calls = CaptureCalls(
+            self._captures, is_known=self._knows_request, answer_console=self._app.answer_console
+        )
+        service = AdminService(api, access=access, login=login, capture_mode=lambda: calls.mode)
+        calls.add_to(service)
+        self._open_other_servers(api, service, row)
+        return service
+
+    def _open_other_servers(self, api: AdminApi, service: AdminService, row: Announcement) -> None:
+        directory = ServerDirectory(row, store=self._gateway.store, home=self._home)
+        self._forwarder = Forwarder(
+            row.id,
+            client=lambda: self._gateway.http,
+            uncounted=self._app.uncounted,
+            is_valid=service.is_valid,
+        )
+        others = OtherServers(directory, self._forwarder, here=api.answer)
+        service.answer_elsewhere = others.answer
+        service.add("GET", "servers", others.show)
+
+    def _event_service(self, api: AdminApi, admin: AdminService) -> EventService:
+        def hello() -> dict[str, Any]:
+            about = api.about()
+            facts = {"server": about["id"], "version": about["version"], "workers": about["workers"]}
+            return facts | {"ui": self._app.pages.version}
+
+        return EventService(
+            worker=self._worker,
+            folder=self._event_dir,
+            hello=hello,
+            gateway=lambda: self._gateway,
+            read=api.read,
+            set_tap=self._set_tap,
+            uncounted=self._app.uncounted,
+            is_valid=admin.is_valid,
+        )
+
+    def _set_tap(self, tap: EventTap | None) -> None:
+        self._tap = tap
 
     def _description(self, port: int) -> Announcement | None:
         configured = self._config.server.admin_token
@@ -265,18 +375,16 @@ class Service:
             port=port,
             file=file,
             session_dir=self._session_dir,
-            ledger=self._ledger.options.path if self._ledger is not None else None,
+            ledger=self._usage.path,
         )
 
-    async def _admin_usage(self, question: UsageQuestion) -> dict[str, Any]:
-        if self._ledger is None:
-            raise ClientError("there is no usage ledger; set usage.enabled", status=409, code="no_ledger")
-        try:
-            return await self._usage(question)
-        except FileNotFoundError:
-            return report(question, [], zone_of(self._config.usage.timezone))
-        except UnreadableLedger as exc:
-            raise ClientError(str(exc), status=409, code="ledger_unreadable") from exc
+    async def _knows_request(self, id: str) -> bool:
+        """Return whether the usage ledger or the request log has a request."""
+        if await self._usage.has_request(id):
+            return True
+        if self._requests is None:
+            return False
+        return any(row.get("request") == id for row in await self._recent_requests(_LATEST_REQUESTS))
 
     async def _recent_requests(self, limit: int) -> list[dict[str, Any]]:
         assert self._requests is not None
@@ -289,23 +397,22 @@ class Service:
         if config.logging.level != self._config.logging.level:
             logs.set_level(config.logging.level)
         self._set_visibility(config)
-        await self._move_ledger(config)
+        await self._usage.move(config)
+        self._traces.configure(config)
         self._config, self._gateway = config, gateway
         self._app.adopt(gateway, config)
+        self._app.tracer = self._traces.tracer
+        if self._captures is not None:
+            self._captures.configure(config.capture, secrets=self._secrets(config))
         self._http.limits = limits(config)
         if gateway.model_lists.fetches:
             gateway.model_lists.refresh()
         await gateway.health.reset_refused_keys()
         await asyncio.to_thread(gateway.prices.keep_current)
 
-    async def _move_ledger(self, config: Config) -> None:
-        options = self._ledger_options(config)
-        if self._ledger is not None and options is not None:
-            self._ledger.configure(options)
-            return
-        before, self._ledger = self._ledger, self._open_ledger(config)
-        if before is not None:
-            await before.close()
+    def _on_reload(self, result: ReloadResult) -> None:
+        if self._events is not None:
+            self._events.publish_config(reload_reply(result))
 
     def _adopt_lists(self) -> None:
         """Route by the models that providers list now; requests in flight finish with the former ones."""
@@ -316,6 +423,8 @@ class Service:
         """Reload in all workers; an operator who looks at the models next sees what providers list now."""
         assert self.reloader is not None
         result = await self.reloader.reload_all()
+        if self._events is not None and not result.reloaded:
+            self._events.forward_config(reload_reply(result))
         lists = self._gateway.model_lists
         if result.reloaded and not lists.fetches:
             lists.refresh()
@@ -329,8 +438,18 @@ class Service:
         return finished
 
     async def drain(self) -> bool:
-        """Stop accepting; return whether all requests in flight finished within the limit."""
+        """Stop accepting; return whether all requests in flight finished within the limit.
+
+        Before, for `drain_notice_ms`, new requests are still accepted while balancers learn of it.
+        """
         self._draining = True
+        self._registry.drain()
+        if notice := self._config.server.drain_notice_ms:
+            await asyncio.sleep(notice / 1000)
+        if self._events is not None:
+            self._events.drain()
+        if self._forwarder is not None:
+            self._forwarder.drain()
         self._gateway.clock_service.release()
         return await self._http.drain(self.drain_seconds)
 
@@ -338,6 +457,16 @@ class Service:
     def gateway(self) -> Gateway:
         """The gateway that answers new requests; a reload replaces it."""
         return self._gateway
+
+    @property
+    def admin(self) -> AdminService | None:
+        """The admin API; None if it is not open."""
+        return self._app.admin
+
+    @property
+    def is_tapped(self) -> bool:
+        """Whether requests are collected for the event stream."""
+        return self._tap is not None
 
     @property
     def connections(self) -> int:
@@ -353,150 +482,22 @@ class Service:
         """Drop open connections and release all resources."""
         if self.reloader is not None:
             await self.reloader.close()
+        if self._events is not None:
+            await self._events.close()
         if self._price_watch is not None:
             self._price_watch.cancel()
             await asyncio.gather(self._price_watch, return_exceptions=True)
+        await self._registry.close()
         await self._http.close()
+        await self._traces.close()
         await self._gateway.close()
+        if self._captures is not None:
+            await self._captures.close()
         self._access.flush()
         if self._requests is not None:
             await self._requests.close()
-        if self._ledger is not None:
-            await self._ledger.close()
+        if self._request_source.peers is not None:
+            await self._request_source.peers.close()
+        await self._usage.close()
         if self._home is not None and self._written_row is not None:
             announce.remove(self._home, self._written_row)
-
-
-async def _serve(
-    make: Callable[[], Service],
-    *,
-    reuse_port: bool,
-    on_ready: Callable[[str, int], None],
-    parent: int | None,
-    heartbeat: Heartbeat | None,
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    if heartbeat is not None:
-        _beat(loop, heartbeat)
-    # A signal ignored by the parent stays ignored: workers leave Ctrl-C to their parent.
-    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in handled:
-        loop.add_signal_handler(number, stop.set)
-    service = make()
-    if service.reloader is not None:
-        loop.add_signal_handler(signal.SIGHUP, _sighup_handler(service.reloader, stop))
-    host, port = await service.start(reuse_port=reuse_port)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    tune_malloc()
-    if parent is not None:
-        loop.add_reader(parent, stop.set)
-    on_ready(host, port)
-    await stop.wait()
-    if parent is not None:
-        loop.remove_reader(parent)
-    log.info("draining: no new requests, up to %s s for those in flight", service.drain_seconds)
-    draining = asyncio.ensure_future(service.drain())
-    for number in handled:
-        loop.add_signal_handler(number, draining.cancel)
-    await asyncio.wait([draining])
-    if draining.cancelled() or not draining.result():
-        log.warning("some requests were cut off before they were answered")
-    await service.close()
-
-
-def _beat(loop: asyncio.AbstractEventLoop, heartbeat: Heartbeat) -> None:
-    heartbeat.send()
-    loop.call_later(heartbeat.seconds, _beat, loop, heartbeat)
-
-
-def _sighup_handler(reloader: Reloader, stop: asyncio.Event) -> Callable[[], None]:
-    watched = sys.stderr.isatty()
-
-    def on_sighup() -> None:
-        # A closed terminal sends the same signal; a server in the foreground then stops.
-        if watched and not sys.stderr.isatty():
-            stop.set()
-        else:
-            reloader.on_sighup()
-
-    return on_sighup
-
-
-def serve(
-    config: Config,
-    *,
-    worker: str = "0",
-    reuse_port: bool = False,
-    on_ready: Callable[[str, int], None] = lambda host, port: None,
-    parent: int | None = None,
-    heartbeat: Heartbeat | None = None,
-    home: Path | None = None,
-    source: ConfigSource | None = None,
-    announced: Announcement | None = None,
-    workers: int = 1,
-    spread: Callable[[], bool] = lambda: False,
-) -> None:
-    """Serve until SIGTERM, SIGINT or the end of the pipe `parent`, then drain; a second signal stops it.
-
-    Port 0 is resolved to a free port first, because the server's id and state depend on it.
-    """
-    set_up_logs(config)
-    descriptors.raise_limit()
-    with _with_port(config) as resolved, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        make = functools.partial(
-            Service,
-            resolved,
-            worker=worker,
-            home=home,
-            source=source,
-            announced=announced,
-            workers=workers,
-            spread=spread,
-        )
-        shared = reuse_port or resolved is not config
-        runner.run(_serve(make, reuse_port=shared, on_ready=on_ready, parent=parent, heartbeat=heartbeat))
-
-
-def set_up_logs(config: Config) -> None:
-    """Send the log of this process to stderr, as configured."""
-    trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
-    as_json = logs.is_json(config.logging.format, sys.stderr)
-    logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
-
-
-@contextlib.contextmanager
-def _with_port(config: Config) -> Iterator[Config]:
-    """Yield the configuration with a free port instead of port 0, reserved for the duration."""
-    if config.server.port:
-        yield config
-        return
-    try:
-        held = reserve_port(config.server.host, 0)
-    except OSError as exc:
-        raise CannotListen from exc
-    with held:
-        yield replace(config, server=replace(config.server, port=held.getsockname()[1]))
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of these parameters in mallopt(3)."""
-_TRIM_BYTES = 32 * 1024 * 1024
-_MMAP_BYTES = 8 * 1024 * 1024
-
-
-def tune_malloc() -> bool:
-    """Keep up to 32 MB of freed memory and return only blocks beyond 8 MB; False if not supported.
-
-    By default glibc returns large blocks at once and maps them again, page by page, for the next request: a
-    request of 500 KB spent a quarter of its time on that.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES))

@@ -97,6 +97,16 @@ class StateMetrics(Collector):
     def _store(self, gateway: Gateway) -> Iterator[Metric]:
         up = self._gauge("routecodex_store_up", "Whether the store can be read and written.", "kind")
         up.add_metric((gateway.store.kind, self._worker), 1.0 if gateway.store.works else 0.0)
+        reconnects = CounterMetricFamily(
+            "routecodex_store_reconnects", "Times that the store came back.", labels=("worker",)
+        )
+        reconnects.add_metric((self._worker,), gateway.store.returns)
+        missed = CounterMetricFamily(
+            "routecodex_store_missed",
+            "Times that changes of other nodes were found by a check only.",
+            labels=("worker",),
+        )
+        missed.add_metric((self._worker,), gateway.store.missed)
         errors = CounterMetricFamily(
             "routecodex_store_errors", "Calls that the store could not carry out.", labels=("op", "worker")
         )
@@ -107,7 +117,7 @@ class StateMetrics(Collector):
             errors.add_metric((op, self._worker), self._calls.errors[op])
             times = self._calls.seconds[op]
             seconds.add_metric((op, self._worker), times.buckets(), times.total)
-        yield from (up, errors, seconds)
+        yield from (up, errors, seconds, reconnects, missed)
 
     def _gauge(self, name: str, about: str, labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(name, about, labels=(*labels.split(), "worker"))

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import resource, sys
-from routecodex.server.serve import tune_malloc
+from routecodex.server.process import tune_malloc
 if sys.argv[1] == "kept":
     assert tune_malloc()
 def large(megabytes, times):

@@ -1,0 +1,242 @@
+"""The nodes that share a store, each with a row that it renews every two seconds.
+
+A row never holds a token: anyone who reads the store would be an admin. Whether a node is alive is judged by
+the clock of the store, which all nodes share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from routecodex import __version__
+from routecodex.canon.store_url import HostPort, parse_redis_url
+from routecodex.config import Config, Secret
+from routecodex.server.announce import url_of
+from routecodex.stores.cell import Unchanged
+from routecodex.stores.monitored import MonitoredStore
+from routecodex.stores.store import Store, StoreError
+
+SPACE = "servers"
+BEAT_SECONDS = 2.0
+ALIVE_MS = 6000
+KEPT_SECONDS = 3600.0
+_MOST_NODES = 1000
+_NODE_OWN = ("host", "port", "id", "advertise_url")
+
+_TWIN = "node id %r is also used by %s; set server.id or ROUTECODEX_SERVER_ID of one of them"
+
+log = logging.getLogger("routecodex.server")
+
+
+class NodeRow(Struct, frozen=True, kw_only=True):
+    """A node as the store has it; `beat_ms` is its last sign of life by the clock of the store.
+
+    `config` is a digest of its configuration, without what differs between nodes and without secrets.
+    `instance` tells a node from one that had its id before.
+    """
+
+    id: str
+    url: str
+    version: str
+    started_at: float
+    workers: int
+    config: str
+    draining: bool = False
+    store: str = "redis"
+    beat_ms: int = 0
+    instance: str = ""
+
+
+class FoundNode(Struct, frozen=True):
+    """A node of the registry, and whether it is alive."""
+
+    row: NodeRow
+    alive: bool
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The node as `daemon status nodes` shows it."""
+        row = self.row
+        return {
+            "id": row.id,
+            "url": row.url,
+            "alive": self.alive,
+            "version": row.version,
+            "started_at": row.started_at,
+            "workers": row.workers,
+            "store": row.store,
+            "draining": row.draining,
+            "config": row.config,
+        }
+
+
+_rows = Decoder(NodeRow)
+
+
+async def read_nodes(store: Store) -> list[FoundNode]:
+    """Return the nodes that share the store, by id; StoreError while it is down."""
+    found: list[FoundNode] = []
+    for _, stored in await store.read_all(SPACE, most=_MOST_NODES):
+        row = _decoded(stored.value)
+        if row is not None:
+            found.append(FoundNode(row, store.uptime().ms - row.beat_ms <= ALIVE_MS))
+    return sorted(found, key=lambda node: node.row.id)
+
+
+def config_digest(config: Config) -> str:
+    """Return a digest of a configuration that nodes which behave alike have in common."""
+    shared = {**msgspec.to_builtins(config, enc_hook=_without_secret)}
+    shared["server"] = {name: value for name, value in shared["server"].items() if name not in _NODE_OWN}
+    return blake2b(msgspec.json.encode(shared, order="sorted"), digest_size=8).hexdigest()
+
+
+def _without_secret(value: Any) -> str:
+    if isinstance(value, Secret):
+        return "secret"
+    raise NotImplementedError(f"{type(value)} in a configuration")
+
+
+def advertised_url(config: Config, port: int, *, towards: Sequence[HostPort]) -> str:
+    """Return the URL at which other machines reach this one; for a bind to all addresses its own address."""
+    server = config.server
+    if server.advertise_url:
+        return server.advertise_url
+    return url_of(_own_address(towards) if _is_every_address(server.host) else server.host, port)
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _own_address(towards: Sequence[HostPort]) -> str:
+    """Return the address from which this machine would reach one of the hosts; nothing is sent."""
+    for host, port in towards:
+        with contextlib.suppress(OSError):
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                found: str = probe.getsockname()[0]
+                return found
+    return socket.gethostname()
+
+
+class NodeRegistry:
+    """The row of this node: written now, every two seconds, and at once when the store is back.
+
+    One worker writes it for all. A store that is not shared by several machines has no rows.
+    """
+
+    def __init__(self, store: MonitoredStore, *, is_first_worker: bool, beat: float = BEAT_SECONDS) -> None:
+        self._store = store
+        self._is_used = store.kind == "redis" and is_first_worker
+        self._beat = beat
+        self._config: Callable[[], Config] = Config
+        self._row: NodeRow | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, config: Callable[[], Config], *, port: int, workers: int) -> None:
+        """Start to renew the row; `config` is called each time, because a reload replaces it."""
+        if not self._is_used:
+            return
+        self._config = config
+        self._row = _new_row(config(), port=port, workers=workers, store=self._store.kind)
+        self._store.on_return.append(self.renew)
+        self._task = asyncio.ensure_future(self._run(self._row))
+
+    def renew(self) -> None:
+        """Write the row at once."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Let the row say that this node is stopping."""
+        if self._row is not None:
+            self._row = replace(self._row, draining=True)
+            self.renew()
+
+    async def close(self) -> None:
+        """Remove the row, unless another process has replaced it."""
+        if self._task is None or self._row is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        try:
+            await self._store.update(SPACE, self._row.id, partial(_removed, self._row.instance))
+        except Unchanged:
+            return
+        except StoreError as exc:
+            log.debug("the row of this node stays in the store for %g s: %s", KEPT_SECONDS, exc)
+
+    async def _run(self, row: NodeRow) -> None:
+        warned = False
+        while True:
+            self._wake.clear()
+            try:
+                twin = await self._twin(row)
+                await self._write(self._row or row)
+                if twin is not None and not warned:
+                    warned = True
+                    log.warning(_TWIN, row.id, twin.url)
+            except StoreError as exc:
+                log.debug("the row of this node could not be written: %s", exc)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._beat)
+
+    async def _write(self, row: NodeRow) -> None:
+        current = replace(row, beat_ms=self._store.uptime().ms, config=config_digest(self._config()))
+        await self._store.put(SPACE, row.id, msgspec.json.encode(current), ttl=KEPT_SECONDS)
+
+    async def _twin(self, row: NodeRow) -> NodeRow | None:
+        """Return the row of a living process that has the same id and another address."""
+        stored = await self._store.get(SPACE, row.id)
+        other = None if stored is None else _decoded(stored.value)
+        if other is None or other.instance == row.instance or other.url == row.url:
+            return None
+        return other if self._store.uptime().ms - other.beat_ms <= ALIVE_MS else None
+
+
+def _new_row(config: Config, *, port: int, workers: int, store: str) -> NodeRow:
+    config = replace(config, server=replace(config.server, port=port))
+    towards = parse_redis_url(config.store.url).hosts
+    return NodeRow(
+        id=config.identity,
+        url=advertised_url(config, port, towards=towards),
+        version=__version__,
+        started_at=round(time.time(), 3),
+        workers=workers,
+        config=config_digest(config),
+        store=store,
+        instance=secrets.token_hex(8),
+    )
+
+
+def _removed(instance: str, value: bytes | None) -> None:
+    """Return None, which deletes the row; Unchanged if it is that of another process."""
+    row = None if value is None else _decoded(value)
+    if row is None or row.instance != instance:
+        raise Unchanged
+
+
+def _decoded(value: bytes) -> NodeRow | None:
+    try:
+        return _rows.decode(value)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,311 @@
+"""Traces over real sockets: a gateway, its providers, and a collector that decodes what it sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routecodex import __version__
+from tests.kit import answers, asking
+from tests.kit.collector import Collector
+from tests.kit.gateway import NO_HEALTH, one_target, provider, serving
+from tests.kit.raw_client import begin, call
+from tests.kit.steps import Hang, Json, Raw, Sse
+from tests.kit.traced_gateway import ERROR, PARENT, SAMPLED, TRACE, Traced, parent_of, traced
+from tests.kit.upstream import Upstream
+
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+KEYS = '[[server.client_keys]]\nname = "laptop"\nkey = "k-laptop"\n'
+
+
+def counted(protocol: str, stream: bool) -> Json | Sse:
+    return answers.counted(protocol, "Hi", stream)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_request_is_a_server_span_with_its_attempt_below_it(protocol: str, stream: bool) -> None:
+    async with (
+        Upstream(lambda _: counted(protocol, stream)) as up,
+        traced(one_target(protocol, up)) as gateway,
+    ):
+        answer = await gateway.ask(protocol, stream=stream, headers={"x-session-id": "s-1"})
+    request, (attempt,) = gateway.request, gateway.children
+    path = asking.path(protocol, stream=stream).partition("?")[0]
+    route = path.replace("up.m", "{model}")
+    assert (request.name, request.kind, request.parent_id) == (f"POST {route}", "SERVER", "")
+    assert request.attributes == {
+        "http.request.method": "POST",
+        "http.route": route,
+        "http.response.status_code": 200,
+        "url.path": path,
+        "gen_ai.conversation.id": "s-1",
+        "session.id": "s-1",
+        "routecodex.route": "direct",
+        "routecodex.target": "up.primary.m",
+        "routecodex.reason": answer.headers["x-routecodex-reason"],
+        "routecodex.rounds": 1,
+    }
+    operation = "generate_content" if protocol == "gemini" else "chat"
+    assert (attempt.name, attempt.kind) == (f"{operation} m", "CLIENT")
+    assert (attempt.trace_id, attempt.parent_id) == (request.trace_id, request.span_id)
+    assert request.start <= attempt.start <= attempt.end <= request.end
+    assert (request.status, attempt.status) == (0, 0)
+    assert_attempt(attempt.attributes, protocol, stream=stream, port=up.port)
+
+
+def assert_attempt(found: dict[str, Any], protocol: str, *, stream: bool, port: int) -> None:
+    first = found.pop("gen_ai.response.time_to_first_chunk", None)
+    assert (first is not None) == stream
+    assert found.pop("gen_ai.response.id")
+    assert found.pop("gen_ai.response.model")
+    expected = {
+        "gen_ai.operation.name": "generate_content" if protocol == "gemini" else "chat",
+        "gen_ai.provider.name": "up",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.stream": stream,
+        "gen_ai.response.finish_reasons": ["stop"],
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "routecodex.round": 1,
+        "routecodex.key": "primary",
+    }
+    if protocol == "messages":
+        expected["gen_ai.request.max_tokens"] = 1000
+    tokens = {name: found.pop(name) for name in list(found) if name.startswith("gen_ai.usage.")}
+    assert found == expected
+    assert tokens["gen_ai.usage.input_tokens"] > tokens["gen_ai.usage.cache_read.input_tokens"] > 0
+    assert tokens["gen_ai.usage.output_tokens"] > 0
+    assert tokens.keys() >= {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"}
+
+
+async def test_the_resource_names_the_server_and_the_scope_the_program() -> None:
+    async with (
+        Upstream(lambda _: counted("chat", False)) as up,
+        traced(
+            one_target("chat", up, server='id = "node-1"'),
+            telemetry='service_name = "gw"\nresource = { "deployment.environment.name" = "prod" }',
+        ) as gateway,
+    ):
+        await gateway.ask()
+    assert {span.scope for span in gateway.collector.spans} == {("routecodex", __version__)}
+    assert gateway.request.resource == {
+        "service.name": "gw",
+        "service.version": __version__,
+        "service.instance.id": "node-1",
+        "deployment.environment.name": "prod",
+    }
+
+
+async def test_parameters_cost_and_client_are_attributes() -> None:
+    priced = "price = { input = 1.0, output = 2.0 }\n"
+    async with (
+        Upstream(lambda _: counted("chat", True)) as up,
+        traced(one_target("chat", up).replace("[routing]", f"{priced}[routing]") + KEYS) as gateway,
+    ):
+        key = {"authorization": "Bearer k-laptop"}
+        await gateway.ask(stream=True, headers=key, max_tokens=64, temperature=0.5, top_p=1)
+    (attempt,) = gateway.children
+    sent = ("gen_ai.request.max_tokens", "gen_ai.request.temperature", "gen_ai.request.top_p")
+    assert [attempt.attributes[name] for name in sent] == [64, 0.5, 1.0]
+    assert gateway.request.attributes["user.id"] == "laptop"
+    assert gateway.request.attributes["routecodex.cost"] > 0
+
+
+async def test_the_model_is_named_as_its_provider_names_it() -> None:
+    async with (
+        Upstream(lambda _: counted("chat", False)) as up,
+        traced(one_target("chat", up).replace("[routing]", 'id = "model-9"\n[routing]')) as gateway,
+    ):
+        await gateway.ask()
+    (attempt,) = gateway.children
+    assert (attempt.name, attempt.attributes["gen_ai.request.model"]) == ("chat model-9", "model-9")
+
+
+@pytest.mark.parametrize(
+    ("preset", "protocol", "name"),
+    [("deepseek", "chat", "deepseek"), ("gemini", "gemini", "gcp.gemini"), ("openrouter", "chat", "up")],
+)
+async def test_a_preset_has_its_well_known_provider_name(preset: str, protocol: str, name: str) -> None:
+    async with (
+        Upstream(lambda _: counted(protocol, False)) as up,
+        traced(one_target(protocol, up, more=f'preset = "{preset}"')) as gateway,
+    ):
+        await gateway.ask(protocol)
+    assert gateway.children[0].attributes["gen_ai.provider.name"] == name
+
+
+async def test_an_upstream_continues_the_trace_of_the_client_below_its_attempt() -> None:
+    async with (
+        Upstream(lambda _: counted("messages", True)) as up,
+        traced(one_target("messages", up)) as gateway,
+    ):
+        await gateway.ask(stream=True, headers=SAMPLED)
+    request, (attempt,) = gateway.request, gateway.children
+    assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
+    assert parent_of(up.requests[0].headers) == (TRACE, attempt.span_id, "01")
+    assert up.requests[0].headers["tracestate"] == SAMPLED["tracestate"]
+    assert {span.state for span in gateway.collector.spans} == {SAMPLED["tracestate"]}
+    assert len({PARENT, request.span_id, attempt.span_id}) == 3
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_without_telemetry_the_trace_context_passes_unchanged(protocol: str) -> None:
+    for context in (SAMPLED, {"traceparent": "what-is-this", "tracestate": "a=b"}):
+        async with (
+            Upstream(lambda _: counted(protocol, False)) as up,
+            serving(one_target(protocol, up)) as gateway,
+        ):
+            await Traced(gateway.port, Collector()).ask(protocol, headers=context)
+        sent = up.requests[0].headers
+        assert {name: sent[name] for name in context} == context
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        "what-is-this",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-01-more",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+    ],
+)
+async def test_a_malformed_context_begins_a_new_trace(malformed: str) -> None:
+    async with Upstream(lambda _: counted("chat", False)) as up, traced(one_target("chat", up)) as gateway:
+        await gateway.ask(headers={**SAMPLED, "traceparent": malformed})
+    request, (attempt,) = gateway.request, gateway.children
+    assert request.trace_id not in (TRACE, "0" * 32)
+    assert (request.parent_id, request.state) == ("", "")
+    assert parent_of(up.requests[0].headers) == (request.trace_id, attempt.span_id, "01")
+    assert "tracestate" not in up.requests[0].headers
+
+
+async def test_a_later_version_of_the_context_is_read_as_far_as_it_is_known() -> None:
+    async with Upstream(lambda _: counted("chat", False)) as up, traced(one_target("chat", up)) as gateway:
+        await gateway.ask(headers={"traceparent": f"cc-{TRACE}-{PARENT}-09-what-comes-later"})
+    assert (gateway.request.trace_id, gateway.request.parent_id) == (TRACE, PARENT)
+
+
+@pytest.mark.parametrize("flags", ["00", "02"])
+async def test_an_unsampled_trace_is_passed_on_and_has_no_spans(flags: str) -> None:
+    async with Upstream(lambda _: counted("chat", False)) as up, traced(one_target("chat", up)) as gateway:
+        await gateway.ask(headers={**SAMPLED, "traceparent": f"00-{TRACE}-{PARENT}-{flags}"})
+    assert parent_of(up.requests[0].headers) == (TRACE, PARENT, "00")
+    assert up.requests[0].headers["tracestate"] == SAMPLED["tracestate"]
+    assert gateway.collector.requests == []
+
+
+async def test_a_trace_that_begins_here_is_sampled_by_its_share() -> None:
+    async with (
+        Upstream(lambda _: counted("chat", False)) as up,
+        traced(one_target("chat", up), telemetry="sample = 0.0") as gateway,
+    ):
+        await gateway.ask()
+        await gateway.ask(headers=SAMPLED)
+    assert parent_of(up.requests[0].headers)[2] == "00"
+    assert {span.trace_id for span in gateway.collector.spans} == {TRACE}
+
+
+async def test_every_attempt_has_its_span_and_a_failed_one_its_error() -> None:
+    async with (
+        Upstream(lambda _: answers.error("chat", 503, "busy")) as first,
+        Upstream(lambda _: counted("chat", False)) as second,
+        traced(
+            "[server]\nport = 0\n"
+            + provider("one", "chat", first)
+            + provider("two", "chat", second)
+            + '[routing]\ndefault = [{ mode = "priority", targets = ["one.m", "two.m"] }]\n'
+        ) as gateway,
+    ):
+        answer = await gateway.ask(model="any")
+    assert answer.status == 200
+    failed, succeeded = gateway.children
+    assert (failed.attributes["error.type"], failed.status) == ("503", ERROR)
+    assert (succeeded.attributes.get("error.type"), succeeded.status) == (None, 0)
+    assert {failed.parent_id, succeeded.parent_id} == {gateway.request.span_id}
+    assert parent_of(first.requests[0].headers)[1] == failed.span_id
+    assert parent_of(second.requests[0].headers)[1] == succeeded.span_id
+    assert gateway.request.status == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "status", "failed"),
+    [
+        (answers.error("chat", 400, "wrong"), "400", 400, False),
+        (answers.error("chat", 500, "down"), "500", 502, True),
+        (Raw([Hang()]), "timeout", 504, True),
+        (Raw([]), "connection", 502, True),
+    ],
+    ids=["rejected", "failed", "silent", "closed"],
+)
+async def test_a_failure_has_the_status_or_the_class_as_its_type(
+    answer: Any, kind: str, status: int, failed: bool
+) -> None:
+    short = "timeout = { first_byte_ms = 150, idle_ms = 150 }"
+    async with (
+        Upstream(lambda _: answer) as up,
+        traced(NO_HEALTH + one_target("chat", up, more=short)) as gateway,
+    ):
+        received = await gateway.ask()
+    assert received.status == status
+    assert {span.attributes["error.type"] for span in gateway.children} == {kind}
+    assert {span.status for span in gateway.children} == {ERROR}
+    request = gateway.request
+    assert request.attributes["http.response.status_code"] == status
+    assert request.attributes["error.type"] == str(status)
+    assert request.status == (ERROR if failed else 0)
+
+
+async def test_a_stream_that_breaks_is_a_failure_of_both_spans() -> None:
+    async with (
+        Upstream(lambda _: answers.cut_off("chat", "some text that is cut")) as up,
+        traced("[server_tools.empty_reply_continue]\nenabled = false\n" + one_target("chat", up)) as gateway,
+    ):
+        await gateway.ask(stream=True)
+    (attempt,) = gateway.children
+    assert (attempt.status, gateway.request.status) == (ERROR, ERROR)
+    assert attempt.attributes["error.type"] == gateway.request.attributes["error.type"]
+    assert gateway.request.attributes["http.response.status_code"] == 200
+
+
+async def test_a_client_that_disconnects_cancels_the_attempt() -> None:
+    whole = counted("chat", True)
+    assert isinstance(whole, Sse)
+    cut = Sse(whole.frames[:3], end=Hang())
+    async with Upstream(lambda _: cut) as up, traced(one_target("chat", up)) as gateway:
+        body = asking.body("chat", "Hello", stream=True)
+        stream = await begin(gateway.port, "/v1/chat/completions", body)
+        await stream.head()
+        await stream.piece()
+        await stream.leave()
+        await up.requests[0].gone.wait()
+    (attempt,) = gateway.children
+    assert attempt.attributes["error.type"] == "cancelled"
+    assert gateway.request.attributes["http.response.status_code"] == 499
+
+
+async def test_requests_that_are_refused_have_a_span_too() -> None:
+    async with Upstream() as up, traced(one_target("chat", up) + KEYS) as gateway:
+        await gateway.ask()
+        await call(gateway.port, "/v1/nothing", {}, headers={"authorization": "Bearer k-laptop"})
+        await call(gateway.port, "/health/live", b"", method="GET")
+    refused, unknown = gateway.collector.spans
+    assert (refused.name, refused.attributes["error.type"]) == ("POST /v1/chat/completions", "401")
+    assert (unknown.name, unknown.attributes["http.response.status_code"]) == ("POST", 404)
+    assert "http.route" not in unknown.attributes
+
+
+async def test_a_span_holds_neither_text_nor_keys() -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "the secret answer", False)) as up,
+        traced(one_target("chat", up), telemetry='headers = { authorization = "Basic c2VjcmV0" }') as gateway,
+    ):
+        await gateway.ask()
+    (export,) = gateway.collector.requests
+    for text in (b"Hello", b"secret answer", b"secret-up", b"c2VjcmV0"):
+        assert text not in export.body
+    assert export.headers["authorization"] == "Basic c2VjcmV0"
+    assert (export.method, export.path) == ("POST", "/v1/traces")
