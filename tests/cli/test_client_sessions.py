@@ -69,8 +69,7 @@ async def test_a_session_is_found_by_its_plain_id_and_shown_with_its_client(
         for arguments in (("routing",), ("sessions",)):
             for selected in ((), ("--session", "s-1"), ("--session", "s-1", "--client", "alice")):
                 (row,) = sessions("status", *arguments, *selected)
-                row.pop("updated_at", None)
-                assert row == alice
+                assert {name: row[name] for name in alice} == alice
         assert sessions("status", "routing", "--session", "s-1", "--client", "bob") == [
             {"client": "bob", "id": "s-1", **NOTHING}
         ]

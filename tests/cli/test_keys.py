@@ -106,7 +106,9 @@ def test_clients_are_listed_and_shown_for_people(config: Path) -> None:
     )
     assert re.fullmatch(r"laptop +- +file +key-of-t +valid +never +never +-", lines[2])
     shown = keys("show", "ci").stdout
-    assert re.search(r"^limit +\$200/month of team:core$", shown, re.MULTILINE)
+    resets = r"resets 20..-..-01T00:00:00Z"
+    used = rf"^limit +\$200/month of team:core, \$0.00 used, \$200.00 left, {resets}$"
+    assert re.search(used, shown, re.MULTILINE)
     assert done("show", "ci") == {"client": done("list")["clients"][0]}
 
 

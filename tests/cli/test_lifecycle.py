@@ -84,7 +84,8 @@ async def test_a_server_is_started_used_and_stopped(servers: Path, user: Path) -
     assert row.split()[:3] == [server["id"], server["url"], str(server["pid"])]
     assert msgspec.json.decode(here("status", "--json").stdout)["servers"][0]["alive"] is True
     assert "demo.key1.demo-1" in here("daemon", "status", "requests").stdout
-    assert "demo.key1.demo-1" in here("logs").stdout
+    # The log is written in batches.
+    await until(lambda: "demo.key1.demo-1" in here("logs").stdout, "the request in the log")
 
     stopped = here("stop")
     assert (stopped.exit_code, stopped.stdout) == (0, f"{server['id']} has stopped\n")

@@ -143,7 +143,7 @@ def test_rows_are_whole_where_no_width_is_given_to_keep() -> None:
     ("value", "text"),
     [
         (None, "—"),
-        (0, "$0.00000"),
+        (0, "$0.00"),
         (0.000001, "<$0.00001"),
         (0.00123, "$0.00123"),
         (0.0123, "$0.0123"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from routecodex.accounting.ledger_file import ledger_path
+from routecodex.accounting.ledger_file import ledger_path, reading
 from routecodex.cli import main
 from routecodex.config import loads
 from tests.accounting.ledger_rows import batch, call, ledger_file, request
@@ -257,3 +257,31 @@ def test_the_command_does_not_load_the_server() -> None:
     assert not [
         name for name in loaded if name.startswith(("uvloop", "routecodex.server", "routecodex.gateway"))
     ]
+
+
+async def test_a_reload_moves_the_ledger_and_turns_it_off_and_on(tmp_path: Path, user: Path) -> None:
+    async with serve(tmp_path, CONFIG) as command:
+        port = await command.port()
+        file = tmp_path / "gateway.toml"
+        bearer = {"authorization": "Bearer operator"}
+
+        async def counted(changed: str) -> dict[str, int]:
+            """Reload with another [usage] table, send a request, and return the rows of each ledger."""
+            file.write_text(CONFIG.replace("[usage]", f"[usage]\n{changed}"))
+            reloaded = await send(port, "/admin/reload", {}, headers=bearer)
+            assert reloaded.json["reloaded"] is True
+            assert (await send(port, "/v1/chat/completions", BODY)).status == 200
+            if "false" not in changed:
+                await send(port, "/admin/usage", method="GET", headers=bearer)
+            found = {path.stem: path for path in (user / "usage").glob("*.sqlite")}
+            return {name: await asyncio.to_thread(rows_of, path) for name, path in sorted(found.items())}
+
+        assert await counted("") == {"main": 1}
+        assert await counted("enabled = false") == {"main": 1}
+        assert await counted("keep_days = 30") == {"main": 2}
+        assert await counted('file = "usage/other.sqlite"') == {"main": 2, "other": 1}
+
+
+def rows_of(path: Path) -> int:
+    with reading(path) as connection:
+        return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])

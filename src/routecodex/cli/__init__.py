@@ -2,13 +2,14 @@
 
 init          init: writes a configuration (init_choices, init_questions, tested_providers)
 config_draft  the text of a configuration for found_providers; config_edit adds to a file; config_write writes
-serve         serve, start, demo: run a gateway
+serve         serve, start, demo: run a gateway (demo_traffic)
 run           run, env: start a coding agent on the gateway (agents/, agent_process, shell_text); its gateway:
               shared_gateway, gateway_start, gateway_models
 lifecycle     stop, restart, status: servers in the background
 service       service: a gateway that the user's session starts (service_units, service_control)
 logs          logs: the requests of a server
 daemon        daemon: shows and changes the state of running servers
+ui            ui: opens the console
 explain       explain: the plan of a request, with every reason
 chat          chat: a conversation in the terminal (chat_session, chat_commands, chat_output, chat_tools,
               chat_models, chat_usage)
@@ -52,7 +53,9 @@ COMMANDS = {
     "keys": "keys",
     "usage": "usage",
     "prices": "prices",
+    "store": "store",
     "doctor": "doctor",
+    "ui": "ui",
     "demo": "serve",
     "completion": "completion",
 }

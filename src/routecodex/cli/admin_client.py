@@ -24,7 +24,10 @@ def user_dir() -> Path:
 
 
 class AnnouncedServer(Struct, frozen=True, kw_only=True):
-    """A running server, as it announced itself."""
+    """A running server, as it announced itself; without a pid a node that the store names.
+
+    `is_alive`: the node has shown a sign of life a moment ago.
+    """
 
     id: str
     url: str
@@ -35,6 +38,7 @@ class AnnouncedServer(Struct, frozen=True, kw_only=True):
     log: str | None = None
     session_dir: str | None = None
     ledger: str | None = None
+    is_alive: bool = True
 
     def __repr__(self) -> str:
         return f"AnnouncedServer({self.id!r}, {self.url!r})"
@@ -102,7 +106,9 @@ class AdminClient:
 
     def status(self) -> dict[str, Any]:
         """Return the server's status; raise Unreachable if it is dead or another server answers."""
-        if not is_running(self.server.pid):
+        if not self.server.is_alive:
+            raise Unreachable("it shows no sign of life; it obeys when it starts")
+        if self.server.pid and not is_running(self.server.pid):
             raise Unreachable(f"process {self.server.pid} has ended")
         try:
             status = self.get("/admin/status")
@@ -113,6 +119,11 @@ class AdminClient:
         if status.get("id") != self.server.id:
             raise Unreachable(f"{self.server.url} is now server {status.get('id')!r}")
         return status
+
+    def readiness(self) -> dict[str, Any]:
+        """Return whether the server and its store are ready, in its own words."""
+        _, answer = self._exchange("GET", "/health/ready", None)
+        return _decode_object(answer) or {}
 
     def is_ready(self) -> bool:
         """Whether the server accepts requests."""
@@ -130,13 +141,14 @@ class AdminClient:
         raise _refusal(status, value)
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        from http.client import HTTPConnection, HTTPException
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         address = urlsplit(self.server.url)
         headers = {"authorization": f"Bearer {self.server.token}", "accept": "application/json"}
         if body is not None:
             headers["content-type"] = "application/json"
-        connection = HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
+        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()

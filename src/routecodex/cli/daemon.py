@@ -1,4 +1,4 @@
-"""`routecodex daemon …`: shows and changes the state of running servers, without a restart."""
+"""`routecodex daemon …`: shows and changes the state of running servers and nodes, without a restart."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import click
 
 from routecodex.cli import views
 from routecodex.cli.admin_client import AdminClient, AdminRefused, Unreachable
+from routecodex.cli.nodes import call_nodes, node_option, status_nodes
 from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
     ServerReply,
-    call_servers,
     exit_by_replies,
     json_option,
     not_empty,
     print_json,
-    server_option,
 )
 from routecodex.cli.tables import heading, plain, print_problem
 
@@ -50,11 +49,14 @@ def daemon() -> None:
 
 @daemon.group()
 def status() -> None:
-    """Show routing, health, sessions, requests or clock tasks."""
+    """Show routing, health, sessions, requests, clock tasks or nodes."""
+
+
+status.add_command(status_nodes)
 
 
 @status.command("routing", epilog=EXIT_CODES)
-@server_option
+@node_option
 @session_option
 @client_option
 @json_option
@@ -67,9 +69,7 @@ def status_routing(server_id: str | None, session: str | None, client: str | Non
       routecodex daemon status routing --server 127.0.0.1-5520 --json
       routecodex daemon status routing --session 7f0c1a
     """
-    replies = call_servers(
-        server_id, lambda admin: admin.get("/admin/routing", session=session, client=client)
-    )
+    replies = call_nodes(server_id, lambda admin: admin.get("/admin/routing", session=session, client=client))
     if as_json:
         print_json({"servers": [_routing_row(reply) for reply in replies]})
     else:
@@ -105,7 +105,7 @@ def _with_headings(replies: Iterable[ServerReply]) -> Iterable[ServerReply]:
 
 
 @status.command("health", epilog=EXIT_CODES)
-@server_option
+@node_option
 @json_option
 def status_health(server_id: str | None, as_json: bool) -> None:
     """Show keys and models that fail or are in cooldown, and for how long.
@@ -118,7 +118,7 @@ def status_health(server_id: str | None, as_json: bool) -> None:
 
 
 @status.command("sessions", epilog=EXIT_CODES)
-@server_option
+@node_option
 @click.option(
     "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Number of sessions."
 )
@@ -138,11 +138,11 @@ def status_sessions(
     def rows(admin: AdminClient) -> dict[str, Any]:
         return _all_pages(admin, limit, session=session, client=client)
 
-    _show_list(call_servers(server_id, rows), "sessions", as_json=as_json, limit=limit)
+    _show_list(call_nodes(server_id, rows), "sessions", as_json=as_json, limit=limit)
 
 
 @status.command("requests", epilog=EXIT_CODES)
-@server_option
+@node_option
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of requests."
 )
@@ -158,7 +158,7 @@ def status_requests(server_id: str | None, limit: int, as_json: bool) -> None:
 
 
 @status.command("clock", epilog=EXIT_CODES)
-@server_option
+@node_option
 @session_option
 @client_option
 @json_option
@@ -170,7 +170,7 @@ def status_clock(server_id: str | None, session: str | None, client: str | None,
       routecodex daemon status clock
       routecodex daemon status clock --server 127.0.0.1-5520 --json
     """
-    replies = call_servers(server_id, lambda admin: admin.get("/admin/clock", session=session, client=client))
+    replies = call_nodes(server_id, lambda admin: admin.get("/admin/clock", session=session, client=client))
     if as_json:
         print_json({"servers": [_clock_row(reply) for reply in replies]})
     else:
@@ -184,20 +184,29 @@ def _clock_row(reply: ServerReply) -> dict[str, Any]:
 
 
 def _all_pages(admin: AdminClient, limit: int, **selection: str | None) -> dict[str, Any]:
-    """Return up to `limit` sessions, page by page."""
+    """Return up to `limit` sessions with settings, page by page; those without come after them."""
     rows: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
         left = limit - len(rows)
         answer = admin.get("/admin/sessions", limit=min(left, _PAGE), cursor=cursor, **selection)
-        rows += answer["sessions"]
+        found = [row for row in answer["sessions"] if selection.get("session") or _has_settings(row)]
+        rows += found
         before, cursor = cursor, answer.get("next")
-        if cursor in (None, before) or len(rows) >= limit:
+        is_last = cursor in (None, before) or len(found) < len(answer["sessions"])
+        if is_last or len(rows) >= limit:
             return {"sessions": rows}
 
 
+_SETTINGS = ("force", "sticky", "allow", "disable", "agents", "stop_message")
+
+
+def _has_settings(row: dict[str, Any]) -> bool:
+    return any(row.get(name) for name in _SETTINGS)
+
+
 def _list(server_id: str | None, name: str, *, as_json: bool, limit: int | None = None) -> None:
-    replies = call_servers(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit))
+    replies = call_nodes(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit))
     _show_list(replies, name, as_json=as_json, limit=limit)
 
 
@@ -245,7 +254,7 @@ def _names_option(flag: str, name: str) -> Callable[[Command], Command]:
 @_names_option("--enable", "Use disabled providers, keys or models again")
 @_names_option("--allow", "Use only these providers; replaces the previous list")
 @click.option("--clear", is_flag=True, help="Remove all these settings first.")
-@server_option
+@node_option
 @session_option
 @client_option
 @json_option
@@ -284,7 +293,7 @@ def set_routing(
     if client is not None and session is None:
         raise click.UsageError("--client needs --session beside it")
     change |= {name: value for name, value in (("session", session), ("client", client)) if value is not None}
-    replies = call_servers(server_id, lambda admin: admin.post("/admin/routing", change))
+    replies = call_nodes(server_id, lambda admin: admin.post("/admin/routing", change))
     if as_json:
         print_json(
             {"servers": [_routing_row(_with_current_state(reply, session, client)) for reply in replies]}
@@ -308,7 +317,7 @@ def _with_current_state(reply: ServerReply, session: str | None, client: str | N
 
 @set_.command("clock", epilog=EXIT_CODES)
 @click.option("--cancel", "task_id", required=True, metavar="ID", help="Remove this task, of any session.")
-@server_option
+@node_option
 @json_option
 def set_clock(task_id: str, server_id: str | None, as_json: bool) -> None:
     """Cancel a clock task; an answer that waits for it ends at once.
@@ -317,7 +326,7 @@ def set_clock(task_id: str, server_id: str | None, as_json: bool) -> None:
     Example:
       routecodex daemon set clock --cancel 6f1d2c3e-0b7a-4c55-9f0e-2f7f0d3b8a11
     """
-    replies = call_servers(server_id, lambda admin: _cancel_task(admin, task_id))
+    replies = call_nodes(server_id, lambda admin: _cancel_task(admin, task_id))
     if as_json:
         print_json(
             {"servers": [{**reply.about, "removed": reply.answer.get("removed")} for reply in replies]}
@@ -350,7 +359,7 @@ def reset() -> None:
 
 @reset.command("health", epilog=EXIT_CODES)
 @click.argument("target", required=False)
-@server_option
+@node_option
 @json_option
 def reset_health(target: str | None, server_id: str | None, as_json: bool) -> None:
     """Use keys again that are in cooldown or were rejected; all of them, or those of TARGET.
@@ -361,7 +370,7 @@ def reset_health(target: str | None, server_id: str | None, as_json: bool) -> No
       routecodex daemon reset health glm.primary
     """
     body = {"target": target} if target else {}
-    replies = call_servers(server_id, lambda admin: admin.post("/admin/health/reset", body))
+    replies = call_nodes(server_id, lambda admin: admin.post("/admin/health/reset", body))
     if as_json:
         print_json({"servers": [{**reply.about, "reset": reply.answer.get("reset", 0)} for reply in replies]})
     else:
@@ -372,7 +381,7 @@ def reset_health(target: str | None, server_id: str | None, as_json: bool) -> No
 
 
 @daemon.command(epilog=EXIT_CODES)
-@server_option
+@node_option
 @json_option
 def reload(server_id: str | None, as_json: bool) -> None:
     """Reload the configuration file; an invalid one changes nothing.
@@ -381,7 +390,7 @@ def reload(server_id: str | None, as_json: bool) -> None:
     Example:
       routecodex daemon reload --server 127.0.0.1-5520
     """
-    replies = call_servers(server_id, lambda admin: admin.post("/admin/reload"))
+    replies = call_nodes(server_id, lambda admin: admin.post("/admin/reload"))
     if as_json:
         print_json({"servers": [{**reply.about, **_reloaded(reply)} for reply in replies]})
     else:

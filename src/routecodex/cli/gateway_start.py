@@ -66,7 +66,7 @@ def _demo() -> GatewayStart:
 def _session_dir(config: Config) -> str:
     """Return the directory of the state, that of the server that `start` would run: the port differs."""
     given = os.environ.get("ROUTECODEX_SESSION_DIR")
-    return given or str(user_dir() / "sessions" / config.server.identity)
+    return given or str(user_dir() / "sessions" / config.identity)
 
 
 def _load(file: Path) -> Config:

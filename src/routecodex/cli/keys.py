@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from routecodex.accounting.figures import show_usd
 from routecodex.cli import tables
 from routecodex.cli.admin_client import AdminRefused
 from routecodex.cli.config import config_option
@@ -402,10 +403,17 @@ def _key(key: Mapping[str, Any]) -> str:
 
 
 def _limit(row: Mapping[str, Any]) -> str:
-    used = "" if row["used"] is None else f", {row['used']:g} used, {row['remaining']:g} left"
+    used = ""
+    if row["used"] is not None:
+        used = f", {_amount(row, row['used'])} used, {_amount(row, row['remaining'])} left"
+        used += f", resets {row['resets_at']}" if row["resets_at"] else ""
     shadow = ", shadow" if row["mode"] == "shadow" else ""
     models = f" for {' '.join(row['models'])}" if row["models"] else ""
     return f"{row['limit']}{models} of {row['owner']}{used}{shadow}"
+
+
+def _amount(row: Mapping[str, Any], amount: float) -> str:
+    return show_usd(amount) if row["unit"] == "usd" else f"{amount:.0f}"
 
 
 def _state(client: Mapping[str, Any]) -> str:

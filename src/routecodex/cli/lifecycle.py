@@ -281,11 +281,9 @@ def new_launch(path: Path | None, *, host: str | None, port: int | None, workers
 
     file = config_path(path).absolute()
     config = load_or_exit(file, with_mode=True, host=host, port=port)
-    server = with_address(config, host, port).server
+    server_id = with_address(config, host, port).identity
     options = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
-    return Launch(
-        id=server.identity, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd())
-    )
+    return Launch(id=server_id, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd()))
 
 
 def _option_arguments(options: dict[str, str | int | None]) -> tuple[str, ...]:

@@ -7,7 +7,10 @@ import contextlib
 import errno
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from routecodex.providers.catalog import PRESETS
 from routecodex.server.reload import ConfigSource, stamp
 from routecodex.wire import json
 
+_LONGEST_TEMP_DIR = 60
 _WORKERS_HELP = "Processes that share the port."
 
 
@@ -96,15 +100,18 @@ def start(*, path: Path | None, host: str | None, port: int | None, workers: int
     show_default=True,
     help="Port to listen on; 0: any free port.",
 )
+@click.option("--traffic", is_flag=True, help="Also send it some requests, a few a second, to look at.")
 @until_unused_option
-def demo(port: int) -> None:
+def demo(port: int, traffic: bool) -> None:
     """Run the gateway with the built-in demo provider: no keys, no network.
 
-    Prints commands to paste. `routecodex logs` shows its requests, like those of any server.
+    Prints the address of the console, and commands to paste. `routecodex logs` shows its requests, like those
+    of any server.
 
     \b
-    Example:
+    Examples:
       routecodex demo --port 5600
+      routecodex demo --traffic
     """
     from routecodex.server.directories import user_dir
     from routecodex.server.workers import reserve_port
@@ -112,13 +119,18 @@ def demo(port: int) -> None:
     atexit.register(_discard_unwritable_output)
     text = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
     config = loads(text, source="demo.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
+    if traffic:
+        from routecodex.cli.demo_traffic import with_clients
+
+        config = with_clients(config)
+    ready = partial(_demo_ready, config, traffic)
     if port:
-        _run(_demo_config(config, port), workers=1, banner=_demo_ready)
+        _run(_demo_config(config, port), workers=1, banner=ready)
         return
     # The port must be known first, because it is part of the server's id.
     with reserve_port(config.server.host, 0) as reserved:
         resolved = _demo_config(config, reserved.getsockname()[1])
-        _serve_in_process(resolved, on_ready=_demo_ready, home=user_dir(), reuse_port=True)
+        _serve_in_process(resolved, on_ready=ready, home=user_dir(), reuse_port=True)
 
 
 def _discard_unwritable_output() -> None:
@@ -171,7 +183,7 @@ def _run_workers(
     from routecodex.accounting.ledger_file import ledger_path
     from routecodex.server import announce
     from routecodex.server.directories import session_dir
-    from routecodex.server.serve import set_up_logs
+    from routecodex.server.process import set_up_logs
     from routecodex.server.workers import Worker, Workers, reserve_port
 
     try:
@@ -202,6 +214,7 @@ def _run_workers(
             announced=announced,
             workers=workers,
             spread=worker.spread,
+            event_dir=event_dir,
         )
 
     def ready() -> None:
@@ -210,7 +223,9 @@ def _run_workers(
 
     set_up_logs(config)
     watchdog = config.server.worker_timeout_ms / 1000
-    with reserved:
+    # A short path: that of a Unix socket may have about a hundred bytes.
+    with reserved, tempfile.TemporaryDirectory(prefix="routecodex-", dir=_short_temp_dir()) as folder:
+        event_dir = Path(folder)
         try:
             code = Workers(workers, work, on_ready=ready, watchdog=watchdog).serve()
         finally:
@@ -218,10 +233,15 @@ def _run_workers(
     raise SystemExit(code)
 
 
+def _short_temp_dir() -> str | None:
+    """Return a directory for sockets if the usual one has a long path; None for the usual one."""
+    return "/tmp" if len(tempfile.gettempdir()) > _LONGEST_TEMP_DIR else None  # noqa: S108  # a folder of its own is made below
+
+
 def _serve_in_process(config: Config, *, source: ConfigSource | None = None, **options: Any) -> None:
     """Serve in this process; on failure print a short error and exit."""
+    from routecodex.server.process import serve as run
     from routecodex.server.serve import CannotListen
-    from routecodex.server.serve import serve as run
 
     try:
         run(config, source=source, **options)
@@ -306,9 +326,28 @@ _EXAMPLES = (
 )
 
 
-def _demo_ready(host: str, port: int) -> None:
+def _console_url(config: Config, url: str) -> str:
+    """Return the address of the console with a new one-time code."""
+    from routecodex.server import announce
+    from routecodex.server.directories import user_dir
+    from routecodex.server.login_tokens import LoginSigner, login_url
+
+    code, _ = LoginSigner(announce.admin_token(config, user_dir())).new_code(time.time())
+    return login_url(url, code)
+
+
+def _demo_ready(config: Config, traffic: bool, host: str, port: int) -> None:
     url = _url(host, port)
-    click.echo(f"RouteCodex demo on {url}: no keys, no network. Ctrl-C stops it. Paste one of these:\n")
+    click.echo(f"RouteCodex demo on {url}: no keys, no network. Ctrl-C stops it.\n")
+    click.echo("# the console: this address logs in once, within ten minutes; `routecodex ui` makes another")
+    click.echo(f"{_console_url(config, url)}\n")
+    if traffic:
+        from routecodex.cli.demo_traffic import start_traffic
+
+        click.echo("Three clients send requests, about one a second each. Send your own too:\n")
+        start_traffic(host, port)
+    else:
+        click.echo("Paste one of these:\n")
     for example in _EXAMPLES:
         click.echo(f"# {example.about}\n{example.command(url)}\n")
     click.echo(

@@ -92,7 +92,11 @@ def call_servers(server_id: str | None, call: Callable[[AdminClient], dict[str, 
 
 def select_servers(server_id: str | None) -> list[AnnouncedServer]:
     """Return the server with that id, or all; an unknown id is a usage error."""
-    every = announcements()
+    return choose_server(announcements(), server_id)
+
+
+def choose_server(every: list[AnnouncedServer], server_id: str | None) -> list[AnnouncedServer]:
+    """Return the one of these servers with that id, or all; an unknown id is a usage error."""
     if server_id is None or not every:
         return every
     chosen = [server for server in every if server.id == server_id]

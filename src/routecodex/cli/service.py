@@ -113,10 +113,10 @@ def install(
     if dry_run:
         _show_plan(control, unit, saved)
         return
-    _refuse_other_server(config.server.identity, control)
+    _refuse_other_server(config.identity, control)
     _save_variables(unit.env_file, saved)
     _try(lambda: control.install(unit))
-    _report(control, config.server.identity)
+    _report(control, config.identity)
 
 
 def _refuse_cache(prefix: str) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from routecodex.accounting.client_store import ClientDirectory
 from routecodex.accounting.clients import StoredClients
+from routecodex.accounting.counters import LimitCounters
+from routecodex.accounting.ledger_file import ledger_path
+from routecodex.accounting.ledger_use import LedgerUse
+from routecodex.accounting.limit_table import CountedUse, LimitTable, limits_path
+from routecodex.accounting.shared_counters import SharedCounters
+from routecodex.accounting.stored_counters import StoredCounters
+from routecodex.canon.store_url import is_redis_url
 from routecodex.cli.tables import print_problem
 from routecodex.config import Config, Problem, open_address
 from routecodex.config.problems import quoted, warning
-from routecodex.server.directories import session_dir
-from routecodex.stores import open_store
+from routecodex.server.directories import session_dir, user_dir
+from routecodex.server.state_store import open_configured_store
 from routecodex.stores.file import FileStore
+from routecodex.stores.store import Store
 
 T = TypeVar("T")
 
@@ -25,18 +34,36 @@ def with_directory(config: Config, work: Callable[[ClientDirectory], Awaitable[T
     """Run work on the clients of the configuration and its store, in an event loop of its own."""
 
     async def run() -> T:
-        store = open_store(config.store.url, session_dir=session_dir(config))
+        store = open_configured_store(config.store, session_dir=session_dir(config))
         clients = ClientDirectory(store)
         clients.configure(config)
+        counters = _counters(config, store)
+        limits = LimitTable(config.usage.timezone)
+        clients.limit_use = CountedUse(counters, limits, table=lambda: clients.table, clock=time.time)
         try:
             await clients.refresh()
+            if isinstance(counters, StoredCounters):
+                await counters.load()
             return await work(clients)
         finally:
+            await counters.flush()
+            counters.close()
             await store.close()
 
     # A command may be called where a loop runs already.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(run())).result()
+
+
+def _counters(config: Config, store: Store) -> LimitCounters:
+    """Return the counters of the server of this configuration, whether it runs or not."""
+    if store.groups is not None:
+        # The ledger of this machine is that of one node at most: it adds nothing here.
+        return StoredCounters(store, store.groups, node=lambda: "", works=lambda: True)
+    home = user_dir()
+    ledger = ledger_path(config, home)
+    past_use = None if ledger is None else LedgerUse(ledger)
+    return SharedCounters(limits_path(config, home), past_use=past_use)
 
 
 def has_stored_clients(config: Config) -> bool:
@@ -74,7 +101,9 @@ def stored_clients(config: Config) -> StoredClients:
 
 def _may_have_clients(config: Config) -> bool:
     """Return whether it is worth opening the store: values in memory have ended with their process."""
-    store = open_store(config.store.url, session_dir=session_dir(config))
+    if is_redis_url(config.store.url):
+        return True
+    store = open_configured_store(config.store, session_dir=session_dir(config))
     return isinstance(store, FileStore) and (store.directory / "clients").is_dir()
 
 

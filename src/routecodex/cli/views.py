@@ -224,15 +224,37 @@ def _task_row(session: AdminAnswer, task: AdminAnswer) -> TableRow:
     ]
 
 
+_NODE = tuple(
+    map(Column, ("node", "url", "state", "version", "started", "workers", "store", "configuration"))
+)
+
+
+def _node_row(row: AdminAnswer) -> TableRow:
+    state = "draining" if row.get("draining") else "alive" if row.get("alive") else "dead"
+    colours = {"draining": "yellow", "dead": "red"}
+    return [
+        str(row.get("id", "")),
+        str(row.get("url", "")),
+        TableCell(state, colours.get(state, "")),
+        str(row.get("version") or EMPTY),
+        moment(row.get("started_at")),
+        str(row.get("workers") or EMPTY),
+        str(row.get("store") or EMPTY),
+        str(row.get("config") or EMPTY),
+    ]
+
+
 _TABLES: dict[str, tuple[Sequence[Column], Callable[[AdminAnswer], TableRow]]] = {
     "sessions": (_SESSION, _session_row),
     "health": (_HEALTH, _health_row),
+    "nodes": (_NODE, _node_row),
 }
 
 _EMPTY_TEXTS = {
     "sessions": "no session has routing settings",
     "health": "every key is healthy",
     "requests": "no requests yet",
+    "nodes": "no node is known",
 }
 
 

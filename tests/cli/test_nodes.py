@@ -1,0 +1,193 @@
+"""Nodes that share a Redis store under the commands of one operator, on any machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from routecodex.cli import main
+from tests.cli.process import Command, running
+from tests.kit import answers
+from tests.kit.gateway import provider
+from tests.kit.raw_client import call
+from tests.kit.redis_server import RedisServer
+from tests.kit.upstream import Upstream
+from tests.stores.redis.nodes import eventually
+
+pytestmark = pytest.mark.usefixtures("user")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    process = RedisServer(tmp_path / "redis")
+    yield process
+    process.kill()
+
+
+def config(server: RedisServer, up: Upstream, more: str = "") -> str:
+    return (
+        '[server]\nport = 0\ndrain_seconds = 1\nadmin_token = "operator"\n'
+        f'[store]\nurl = "{server.url}"\ntimeout_ms = 2000\n[logging]\nformat = "human"\n'
+        + provider("up", "chat", up)
+        + provider("spare", "chat", up)
+        + '[routing]\ndefault = [{ mode = "priority", targets = ["up.m", "spare.m"] }]\n'
+        + more
+    )
+
+
+@contextlib.asynccontextmanager
+async def node(folder: Path, name: str, file: Path) -> AsyncIterator[tuple[Command, int]]:
+    """Run a node in a user dir of its own: as if it were on another machine."""
+    home = folder / name
+    home.mkdir()
+    environ = {"ROUTECODEX_SERVER_ID": name}
+    async with running(home, "serve", "--config", str(file), environ=environ) as command:
+        yield command, await command.port()
+
+
+def daemon(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["daemon", *arguments])
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    done = daemon("status", "nodes", "--config", str(file), "--json")
+    found: list[dict[str, Any]] = msgspec.json.decode(done.stdout)["nodes"]
+    return found
+
+
+def alive(file: Path) -> list[str]:
+    return [row["id"] for row in rows(file) if row["alive"]]
+
+
+async def test_nodes_are_found_in_the_store_and_obey_from_anywhere(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        async with node(tmp_path, "gw-1", file) as (_, port), node(tmp_path, "gw-2", file) as (other, _):
+            await eventually(lambda: alive(file) == ["gw-1", "gw-2"])
+            row = rows(file)[0]
+            assert row.keys() == {
+                *("id", "url", "alive", "version", "started_at", "workers", "store", "draining", "config"),
+            }
+            assert (row["url"], row["store"], row["workers"]) == (f"http://127.0.0.1:{port}", "redis", 1)
+            table = daemon("status", "nodes", "--config", str(file))
+            assert (table.exit_code, "gw-1" in table.stdout, table.stderr) == (0, True, "")
+            done = daemon("set", "routing", "--disable", "up", "--server", "gw-1", "--config", str(file))
+            assert done.exit_code == 0, done.output + done.stderr
+            shown = daemon("status", "routing", "--config", str(file), "--json")
+            servers = msgspec.json.decode(shown.stdout)["servers"]
+            assert [one["routing"]["disable"] for one in servers] == [["up"], ["up"]]
+            other.signal(signal.SIGTERM)
+            await other.ended()
+            await eventually(lambda: [row["id"] for row in rows(file)] == ["gw-1"])
+
+
+async def test_a_dead_node_is_named_and_does_not_fail_the_command(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        async with node(tmp_path, "gw-1", file), node(tmp_path, "gw-2", file) as (other, _):
+            await eventually(lambda: alive(file) == ["gw-1", "gw-2"])
+            await other.kill()
+            await eventually(lambda: alive(file) == ["gw-1"])
+            assert [row["id"] for row in rows(file)] == ["gw-1", "gw-2"]
+            done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+            assert done.exit_code == 0, done.output + done.stderr
+            assert "gw-2 is dead, skipped: it shows no sign of life; it obeys when it starts" in done.stderr
+        assert daemon("status", "nodes", "--config", str(file), "--json").exit_code in (0, 3)
+
+
+async def test_other_configurations_are_warned_of(tmp_path: Path, server: RedisServer) -> None:
+    async with Upstream() as up:
+        file, different = tmp_path / "gateway.toml", tmp_path / "other.toml"
+        file.write_text(config(server, up))
+        different.write_text(config(server, up, "[usage]\nkeep_days = 7\n"))
+        async with node(tmp_path, "gw-1", file), node(tmp_path, "gw-2", different):
+            await eventually(lambda: alive(file) == ["gw-1", "gw-2"])
+            done = daemon("status", "nodes", "--config", str(file))
+            assert done.exit_code == 0
+            assert "the configurations of the nodes differ" in done.stderr
+
+
+async def test_a_draining_node_says_so_while_it_still_accepts(tmp_path: Path, server: RedisServer) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        text = config(server, up).replace(
+            "drain_seconds = 1\n", "drain_seconds = 1\ndrain_notice_ms = 3000\n"
+        )
+        file.write_text(text)
+        async with node(tmp_path, "gw-1", file) as (command, port):
+            await eventually(lambda: alive(file) == ["gw-1"])
+            command.signal(signal.SIGTERM)
+
+            async def is_draining() -> bool:
+                ready = await call(port, "/health/ready", method="GET")
+                return (ready.status, ready.json) == (503, {"status": "draining"})
+
+            await eventually(is_draining)
+            await eventually(lambda: [row["draining"] for row in rows(file)] == [True])
+            assert (await call(port, "/v1/models", method="GET")).status == 200
+            assert await command.ended() == 0
+            assert rows(file) == []
+
+
+async def test_the_nodes_of_a_store_that_is_down_are_not_silently_forgotten(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        server.kill()
+        for words in (("status", "nodes"), ("set", "routing", "--disable", "up")):
+            done = daemon(*words, "--config", str(file))
+            assert done.exit_code == 1
+            assert "the nodes in the store cannot be listed" in done.stderr
+
+
+async def test_a_server_without_redis_is_a_node_of_its_own(tmp_path: Path, user: Path) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        text = '[server]\nport = 0\nid = "alone"\n' + provider("up", "chat", up)
+        file.write_text(text + '[routing]\ndefault = ["up.m"]\n')
+        environ = {"ROUTECODEX_USER_DIR": os.environ["ROUTECODEX_USER_DIR"]}
+        async with running(tmp_path, "serve", "--config", str(file), environ=environ) as command:
+            await command.port()
+            done = daemon("status", "nodes", "--json")
+            [row] = msgspec.json.decode(done.stdout)["nodes"]
+            assert (row["id"], row["alive"], row["store"], row["config"]) == ("alone", True, "file", None)
+
+
+async def test_keys_are_made_in_the_store_without_a_server_and_shown_with_what_is_used(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        made = keys(file, "add", "ann", "--limit", "5 requests/day")
+        async with node(tmp_path, "gw-1", file) as (_, port):
+            up.answer_with(lambda request: answers.text("chat", "hi", False))
+            body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
+            headers = {"authorization": f"Bearer {made['key']}"}
+            for _ in range(2):
+                assert (await call(port, "/v1/chat/completions", body, headers=headers)).status == 200
+        [limit] = keys(file, "show", "ann")["client"]["limits"]
+        assert (limit["used"], limit["remaining"]) == (2, 3)
+
+
+def keys(file: Path, *arguments: str) -> dict[str, Any]:
+    done = CliRunner().invoke(main, ["keys", *arguments, "--config", str(file), "--json"])
+    assert done.exit_code == 0, done.output + done.stderr
+    found: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return found

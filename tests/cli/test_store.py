@@ -1,0 +1,167 @@
+"""`routecodex store copy` and `store check`, on real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from routecodex.cli import main
+from routecodex.stores import open_store
+from routecodex.stores.store import Store
+from tests.kit.redis_server import RedisServer
+
+pytestmark = pytest.mark.usefixtures("user")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    running = RedisServer(tmp_path / "redis")
+    yield running
+    running.kill()
+
+
+def routecodex(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["store", *arguments])
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = open_store(url, session_dir=Path("unused"))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def fill(url: str) -> None:
+    async with opened(url) as store:
+        await store.put("sessions", "session:a", b'{"a": 1}', ttl=1000)
+        await store.put("sessions", "Ä/ :b", b"[2]")
+        await store.put("health", "glm.primary", b"{}")
+        await store.put("servers", "gw-1", b"{}")
+        await store.put("health.probes", "glm", b"{}")
+
+
+async def contents(url: str) -> dict[str, dict[str, Any]]:
+    async with opened(url) as store:
+        return {
+            space: {key: stored.value for key, stored in await store.read_all(space, most=100)}
+            for space in await store.spaces()
+        }
+
+
+COPIED = {
+    "sessions": {"session:a": b'{"a": 1}', "Ä/ :b": b"[2]"},
+    "health": {"glm.primary": b"{}"},
+}
+
+
+def test_state_moves_from_files_to_redis_and_back(tmp_path: Path, server: RedisServer) -> None:
+    source, back = f"file:{tmp_path}/from", f"file:{tmp_path}/back"
+    asyncio.run(fill(source))
+    done = routecodex("copy", source, server.url, "--json")
+    assert done.exit_code == 0, done.output
+    assert msgspec.json.decode(done.stdout) == {"copied": 3, "spaces": {"health": 1, "sessions": 2}}
+    assert asyncio.run(contents(server.url)) == COPIED
+    assert routecodex("copy", server.url, back).exit_code == 0
+    assert asyncio.run(contents(back)) == COPIED
+
+    async def expires() -> float | None:
+        async with opened(back) as store:
+            stored = await store.get("sessions", "session:a")
+            return None if stored is None else stored.expires
+
+    assert asyncio.run(expires()) is not None
+
+
+def test_nothing_is_copied_over_what_is_there_unless_asked_for(tmp_path: Path, server: RedisServer) -> None:
+    source = f"file:{tmp_path}/from"
+    asyncio.run(fill(source))
+
+    async def put() -> None:
+        async with opened(server.url) as store:
+            await store.put("sessions", "session:a", b"9")
+
+    asyncio.run(put())
+    refused = routecodex("copy", source, server.url)
+    assert refused.exit_code == 1
+    assert "nothing was copied: TO has sessions/'session:a' already; use --replace" in refused.stderr
+    assert asyncio.run(contents(server.url)) == {"sessions": {"session:a": b"9"}}
+    assert routecodex("copy", source, server.url, "--replace").exit_code == 0
+    assert asyncio.run(contents(server.url)) == COPIED
+
+
+def test_spaces_and_prefix_are_chosen(tmp_path: Path, server: RedisServer) -> None:
+    source = f"file:{tmp_path}/from"
+    asyncio.run(fill(source))
+    done = routecodex("copy", source, server.url, "--spaces", "health", "--prefix", "other", "--json")
+    assert msgspec.json.decode(done.stdout) == {"copied": 1, "spaces": {"health": 1}}
+    assert asyncio.run(contents(server.url)) == {}
+    with server.client(decode_responses=True) as client:
+        assert client.hget("other:{health.0}:v:glm.primary", "d") == "{}"
+
+
+def test_a_store_is_checked_and_its_weaknesses_are_named(server: RedisServer) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    done = routecodex("check", server.url, "--json")
+    assert done.exit_code == 0, done.output
+    found = msgspec.json.decode(done.stdout)
+    assert found["round_trip_ms"] > 0
+    assert found["version"].split()[0] in ("redis", "valkey")
+    assert {name: found[name] for name in ("kind", "reachable", "writable", "persistence", "eviction")} == {
+        "kind": "redis",
+        "reachable": True,
+        "writable": True,
+        "persistence": "none",
+        "eviction": "allkeys-lru",
+    }
+    assert len(found["warnings"]) == 2
+    shown = routecodex("check", server.url)
+    assert shown.exit_code == 0
+    assert "maxmemory-policy is allkeys-lru" in shown.stderr
+    assert "appendonly yes" in shown.stderr
+
+
+def test_a_store_that_is_gone_or_unwritable_fails_the_check(server: RedisServer) -> None:
+    with server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    unwritable = routecodex("check", server.url, "--json")
+    assert unwritable.exit_code == 1
+    found = msgspec.json.decode(unwritable.stdout)
+    assert (found["reachable"], found["writable"]) == (True, False)
+    server.kill()
+    gone = routecodex("check", server.url.replace("://", "://ann:secret@"))
+    assert gone.exit_code == 1
+    assert "secret" not in gone.output + gone.stderr
+    assert "error" in gone.stderr
+
+
+def test_the_store_of_the_configuration_is_checked_without_a_url(user: Path, server: RedisServer) -> None:
+    user.mkdir(exist_ok=True)
+    (user / "config.toml").write_text(
+        f'[store]\nurl = "{server.url}"\n'
+        '[providers.demo]\nprotocol = "demo"\n[providers.demo.models.m]\n[routing]\ndefault = ["demo.m"]\n'
+    )
+    done = routecodex("check", "--json")
+    assert done.exit_code == 0, done.output + done.stderr
+    assert msgspec.json.decode(done.stdout)["kind"] == "redis"
+
+
+@pytest.mark.parametrize("arguments", [("copy", "x:", "file:/tmp/x"), ("copy", "file:"), ("nonsense",)])
+def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
+    assert routecodex(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("url", ["redis+sentinel://h", "x:"])
+def test_a_wrong_url_fails_the_check(url: str) -> None:
+    done = routecodex("check", url)
+    assert done.exit_code == 1
+    assert "store.url" in done.stderr
