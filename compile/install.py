@@ -8,6 +8,7 @@ library is needed to run this.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,12 @@ def _put(python: Path, wheel: Path) -> None:
     pip(python, "install", "--no-deps", "--no-index", "--force-reinstall", str(wheel))
 
 
+def _drop_caches_of_pip(venv: Path) -> None:
+    """Delete the bytecode of pip, 6 MB that only another installation would use."""
+    for folder in venv.glob("lib/python*/site-packages/pip/**/__pycache__"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _is_compiled(python: Path) -> bool:
     script = "import routecodex; raise SystemExit(not routecodex.IS_COMPILED)"
     return subprocess.run([str(python), "-I", "-c", script]).returncode == 0
@@ -84,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"installed {python.parent / 'routecodex'}", flush=True)
         if not options.no_compile:
             _compile(tools, python, Path(folder), "plainly" if options.plainly else "auto")
+    _drop_caches_of_pip(options.venv)
     print("runs compiled" if _is_compiled(python) else "runs from its sources")
     return 0
 
