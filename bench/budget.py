@@ -42,6 +42,15 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Our rps in a cell is at least `share` of that in another one."""
+
+    cell: str
+    of: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Below:
     """A figure of the gateway alone stays below a limit."""
 
@@ -50,7 +59,7 @@ class Below:
     unit: str
 
 
-Rule = AtLeast | Added | Growth | Below
+Rule = AtLeast | Added | Growth | Kept | Below
 
 RULES: tuple[Rule, ...] = (
     AtLeast("n16", "litellm", 80),
@@ -74,6 +83,12 @@ RULES: tuple[Rule, ...] = (
     Growth("2MB", "B4", 5),
     # Independent of the number of sessions; the same share is allowed for noise.
     Growth("known16", "sticky16", 1.25),
+    # Client keys, limits and the usage ledger together, against none of them.
+    Kept("budget16", "off16", 0.93),
+    Kept("sbudget16", "soff16", 0.93),
+    # A node on Redis, against one on files.
+    Kept("redis16", "n16", 0.9),
+    Kept("redissticky16", "filesticky16", 3),
     Below("startup", 1.0, "s"),
     Below("idle memory", 80, "MB"),
     # Flat: 100 000 requests add less than a single large body can leave in an allocator.
@@ -139,6 +154,13 @@ def _check(rule: Rule, table: Table, own: dict[str, float]) -> Check:
                 return Check(text, "not run", "")
             ratio = rows[0]["cpu_us"] / rows[1]["cpu_us"]
             return Check(text, _verdict(ratio <= factor and rows[0].usable), f"{ratio:.3g} ×")
+        case Kept(cell, of, share):
+            text = f"{cell}: at least {share:g} × the rps of {of}"
+            rows = _both(table.get(("ours", cell)), table.get(("ours", of)))
+            if rows is None:
+                return Check(text, "not run", "")
+            ratio = rows[0]["rps"] / rows[1]["rps"]
+            return Check(text, _verdict(ratio >= share and rows[0].usable), f"{ratio:.3g} ×")
         case Below(figure, limit, unit):
             text = f"{figure} below {limit:g} {unit}"
             if figure not in own:

@@ -17,7 +17,8 @@ from bench.accounting import cpu_seconds, rss_mb, snapshot
 from bench.cells import CELLS, Cell, Variant
 from bench.native import Load, LoadRun, Mock
 from bench.peers import Unavailable
-from bench.processes import Running, free_port, running
+from bench.ports import free_port
+from bench.processes import Running, running
 from bench.setups import SETUPS
 from bench.systems import Place, System
 
@@ -97,8 +98,9 @@ def _request(gateway: Running, cell: Cell) -> Path:
 
 def meet_sessions(gateway: Running, cell: Cell, core: int | None) -> None:
     """Send a request of each session, so that the first read of their files is not measured."""
-    known = SETUPS[cell.setup].sessions
-    if known:
+    setup = SETUPS[cell.setup]
+    known = setup.sessions
+    if known and setup.met:
         load = LoadRun(
             gateway.port,
             _request(gateway, cell),

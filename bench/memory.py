@@ -13,7 +13,8 @@ from bench.accounting import open_files, rss_mb
 from bench.cells import CELLS, Cell
 from bench.measure import Settings
 from bench.native import Load, LoadRun, Mock
-from bench.processes import Running, free_port, running
+from bench.ports import free_port
+from bench.processes import Running, running
 from bench.systems import Place, System
 
 SOAK_REQUESTS = 100_000

@@ -73,11 +73,20 @@ def node_packages(name: str, *packages: str) -> Path:
 
 def system_nginx() -> str:
     """Return the nginx program; installed by the system's package manager if permitted."""
-    found = shutil.which("nginx", path=SYSTEM_PATH)
+    return _system_program("nginx", package="nginx-light")
+
+
+def system_redis() -> str:
+    """Return the Redis server; installed by the system's package manager if permitted."""
+    return _system_program("redis-server", package="redis-server")
+
+
+def _system_program(name: str, *, package: str) -> str:
+    found = shutil.which(name, path=SYSTEM_PATH)
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        print("installing nginx-light ...", file=sys.stderr)
-        _run(["apt-get", "install", "-y", "nginx-light"], "nginx")
-        found = shutil.which("nginx", path=SYSTEM_PATH)
+        print(f"installing {package} ...", file=sys.stderr)
+        _run(["apt-get", "install", "-y", package], name)
+        found = shutil.which(name, path=SYSTEM_PATH)
     if found is None:
-        raise Unavailable("nginx is not installed: install it with the system's package manager")
+        raise Unavailable(f"{name} is not installed: install it with the system's package manager")
     return found

@@ -6,7 +6,6 @@ import http.client
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from bench.accounting import family
 from bench.peers import Unavailable
-from bench.systems import Launch, Place, System, environment
+from bench.systems import Beside, Launch, Place, System, environment
 
 READY_SECONDS = 90.0
 POLL_SECONDS = 0.01
@@ -31,14 +30,6 @@ class Running:
     port: int
     pids: tuple[int, ...]
     startup_seconds: float
-
-
-def free_port() -> int:
-    """Return a free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answers(port: int, path: str | None) -> bool:
@@ -91,12 +82,36 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
+def started(beside: Beside | None) -> Iterator[int]:
+    """Start a server that a system needs; return its process id, 0 for none."""
+    if beside is None:
+        yield 0
+        return
+    process = subprocess.Popen(beside.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while not _answers(beside.port, None):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable(f"{beside.command[0]} does not accept connections")
+            time.sleep(POLL_SECONDS)
+        yield process.pid
+    finally:
+        _end(process)
+
+
+@contextmanager
 def running(system: System, place: Place, *, core: int | None) -> Iterator[Running]:
     """Start a system on its core, wait until it is ready, stop it afterwards."""
     launch = system.launch(place)
     if launch is None:
         yield Running(system, place, place.mock_port, (), 0.0)
         return
+    with started(launch.beside), _running(system, place, launch, core) as gateway:
+        yield gateway
+
+
+@contextmanager
+def _running(system: System, place: Place, launch: Launch, core: int | None) -> Iterator[Running]:
     log = place.folder / "output.log"
 
     def on_its_core() -> None:

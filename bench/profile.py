@@ -22,7 +22,8 @@ from bench.cells import CELLS, Cell
 from bench.measure import Sample, Settings, cores, meet_sessions, sample
 from bench.native import LoadRun, Mock, pin
 from bench.peers import Unavailable
-from bench.processes import Running, free_port, running
+from bench.ports import free_port
+from bench.processes import Running, running
 from bench.report import RESULTS, this_machine
 from bench.run import FULL_WARMUP
 from bench.setups import SETUPS

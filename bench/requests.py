@@ -176,13 +176,14 @@ BODIES: dict[str, Callable[[int, bool], Body]] = {
     "gemini": _gemini,
 }
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+CLIENT_KEY = "sk-bench-0000000000000000"
 CLIENT_HEADERS = {
     "Host": "127.0.0.1",
     "Content-Type": "application/json",
     "Accept": "*/*",
     "User-Agent": "bench/1",
-    "Authorization": "Bearer sk-bench-0000000000000000",
-    "x-api-key": "sk-bench-0000000000000000",
+    "Authorization": f"Bearer {CLIENT_KEY}",
+    "x-api-key": CLIENT_KEY,
     "anthropic-version": "2023-06-01",
 }
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.requests import CLIENT_KEY
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.state import sessions
 from routecodex.routing.state import SessionState, StopMessageState
@@ -24,12 +25,17 @@ DIGITS = 8
 class Setup:
     """Number of sessions, the state of each, and further settings.
 
-    `settings` are lines for the table `[server_tools.clock]`, the last of the configuration.
+    `settings` are lines for the table `[server_tools.clock]`, the last of the configuration, or more tables.
+    `last_words` end the request. Sessions that are not `met` are new to the gateway. With `redis` the state
+    is in a Redis of its own.
     """
 
     sessions: int = 0
     state: SessionState | None = None
     settings: str = ""
+    last_words: str = ""
+    met: bool = True
+    redis: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -41,11 +47,25 @@ STICKY = SessionState(sticky="mock.gpt-mock")
 # The text makes the mock end the next round with a tool call: one follow-up per request.
 ARMED = SessionState(stop_message=StopMessageState(text=CALL_A_TOOL, max_repeats=1_000_000_000))
 
+CLIENT = f'[clients.bench]\nkey = "{CLIENT_KEY}"\n'
+# Limits that are never reached: money by the calendar, requests and tokens in a rolling window.
+LIMITS = 'limits = ["$1M/month", "1000M requests/60s", "1000000M tokens/60s"]\n'
+
+# Every request sets a sticky target, nearly always in a new session: one write of the store.
+SET_STICKY = "<**!mock.gpt-mock**> go on"
+MANY = 10_000_000
+
 SETUPS = {
     PLAIN: Setup(),
+    "off": Setup(settings="[usage]\nenabled = false\n"),
+    "keys": Setup(settings=CLIENT),
+    "budget": Setup(settings=CLIENT + LIMITS),
     "sticky": Setup(sessions=1, state=STICKY),
     "known": Setup(sessions=10_000, state=STICKY),
     "armed": Setup(sessions=100, state=ARMED),
+    "redis": Setup(redis=True),
+    "filesticky": Setup(sessions=MANY, last_words=SET_STICKY, met=False),
+    "redissticky": Setup(sessions=MANY, last_words=SET_STICKY, met=False, redis=True),
     "clock": Setup(sessions=100, settings='enabled = true\ntime_tag = "always"\n'),
 }
 

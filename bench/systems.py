@@ -11,21 +11,32 @@ from pathlib import Path
 
 from bench import peers
 from bench.cells import Cell, Variant
+from bench.ports import free_port
 from bench.requests import PATHS, body, raw
 from bench.setups import CALL_A_TOOL, PLAIN, SETUPS, write_sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A server that a system needs; it is ready when it accepts connections."""
+
+    command: list[str]
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A command that serves on `port` once the path `ready` answers 200.
 
-    `ready` None: once it accepts connections. `port` None: it prints `port=N` when it knows it.
+    `ready` None: once it accepts connections. `port` None: it prints `port=N` when it knows it. `beside` is a
+    server that it needs, which is started before and ended after it.
     """
 
     command: list[str]
     ready: str | None
     port: int | None
     env: dict[str, str] = field(default_factory=dict)
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class System:
 
     def request(self, cell: Cell, place: Place) -> bytes:
         """Return the raw request of a cell."""
-        last_words = CALL_A_TOOL if cell.calls else ""
+        last_words = CALL_A_TOOL if cell.calls else SETUPS[cell.setup].last_words
         content = body(cell.client, cell.size, stream=cell.stream, model=self.model, last_words=last_words)
         return raw(self.prefix + PATHS[cell.client], content, self.headers(place))
 
@@ -153,7 +164,7 @@ OURS_CONFIG = """
 protocol = "{protocol}"
 base_url = "{url}"
 auth = [{{ value = "k" }}]
-models = {{ "gpt-mock" = {{}} }}
+models = {{ "gpt-mock" = {{ price = {{ input = 1, output = 2 }} }} }}
 
 [routing]
 default = ["mock.gpt-mock"]
@@ -162,7 +173,16 @@ default = ["mock.gpt-mock"]
 [server_tools.clock]
 ntp = {{ enabled = false }}
 {settings}"""
+STORE_CONFIG = '[store]\nurl = "redis://127.0.0.1:{port}/0"\n'
 BASE_PATHS = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
+
+
+def redis_beside(folder: Path, port: int) -> Beside:
+    """Return a Redis that keeps its data on disk, with the default of one write to disk per second."""
+    data = folder / "redis"
+    data.mkdir()
+    server = [peers.system_redis(), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(data)]
+    return Beside([*server, "--save", "", "--appendonly", "yes"], port)
 
 
 class Ours(System):
@@ -171,9 +191,13 @@ class Ours(System):
     name = "ours"
     title = "RouteCodex"
 
-    def __init__(self, *, workers: int = 1, pure: bool = False) -> None:
-        """Run from the sources with `pure`, even if the hot path is compiled."""
+    def __init__(self, *, workers: int = 1, pure: bool = False, redis: int | None = None) -> None:
+        """Run from the sources with `pure`, even if the hot path is compiled.
+
+        `redis` is the port of a Redis that several nodes share.
+        """
         self.workers = workers
+        self._redis = redis
         self._env = {"ROUTECODEX_PURE": "1"} if pure else {}
         if workers > 1:
             self.name = f"ours-{workers}"
@@ -183,9 +207,10 @@ class Ours(System):
 
     def launch(self, place: Place) -> Launch:
         protocol, setup = place.variant.protocol, SETUPS[place.variant.setup]
-        text = OURS_CONFIG.format(
-            protocol=protocol, url=place.url + BASE_PATHS[protocol], settings=setup.settings
-        )
+        beside = redis_beside(place.folder, free_port()) if setup.redis and self._redis is None else None
+        redis_port = self._redis if beside is None else beside.port
+        settings = setup.settings + ("" if redis_port is None else STORE_CONFIG.format(port=redis_port))
+        text = OURS_CONFIG.format(protocol=protocol, url=place.url + BASE_PATHS[protocol], settings=settings)
         write_sessions(setup, place.folder / "sessions")
         config = _write(place, "config.toml", text)
         command = [sys.executable, "-m", "routecodex", "serve", "--config", config, "--port", str(place.port)]
@@ -193,7 +218,7 @@ class Ours(System):
             command += ["--workers", str(self.workers)]
         homes = {"ROUTECODEX_USER_DIR": "user", "ROUTECODEX_SESSION_DIR": "sessions"}
         env = {name: str(place.folder / part) for name, part in homes.items()}
-        return Launch(command, "/health/ready", place.port, env | self._env)
+        return Launch(command, "/health/ready", place.port, env | self._env, beside)
 
     def headers(self, place: Place) -> dict[str, str]:
         return SETUPS[place.variant.setup].headers

@@ -26,7 +26,8 @@ from bench.cells import CELLS, Cell
 from bench.measure import Sample, Settings, sample
 from bench.native import Mock
 from bench.peers import Unavailable
-from bench.processes import Running, free_port, running
+from bench.ports import free_port
+from bench.processes import Running, running
 from bench.report import this_machine
 from bench.run import FULL_WARMUP
 from bench.summary import summarise

@@ -7,8 +7,10 @@ routing, server tools, HTTP client, records.
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import cast
 
@@ -17,7 +19,7 @@ import uvloop
 from bench import requests
 from bench.guard.counting import Step
 from bench.guard.scripts import STREAMS
-from bench.setups import CALL_A_TOOL
+from bench.setups import CALL_A_TOOL, SETUPS
 from routecodex.config import loads
 from routecodex.server.serve import Service
 
@@ -134,26 +136,51 @@ PREPARED = (
 """Requests that set the state of the sessions before the count."""
 
 
+PRICE = "{ input = 1, output = 2 }"
+OF_CLIENTS = {"request of a client": SETUPS["keys"], "request with limits": SETUPS["budget"]}
+"""Setups of gateways with clients; each is sent the plain request, and a stream."""
+
+
 @contextmanager
 def requests_answered() -> Iterator[dict[str, Step]]:
-    """Run a gateway; yield steps that each send one request to it."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        loop = runner.get_loop()
+    """Run gateways; yield steps that each send one request to one of them."""
+    with (
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        os.environ["ROUTECODEX_USER_DIR"] = folder
         provider = runner.run(_listening(Provider))
-        service = Service(loads(CONFIG.format(port=provider.sockets[0].getsockname()[1]), environ={}))
-        _, port = runner.run(service.start())
-        client = runner.run(_connected(port))
-        runner.run(client.send(PREPARED[0], b"}}"))
-        runner.run(client.send(PREPARED[1], STREAM_END))
-
-        def step(request: bytes, end: bytes) -> None:
-            loop.run_until_complete(client.send(request, end))
-
-        yield {name: partial(step, *request) for name, request in REQUESTS.items()}
-        client.transport.close()
-        runner.run(service.stop())
+        text = CONFIG.format(port=provider.sockets[0].getsockname()[1])
+        with ExitStack() as stack:
+            plain = stack.enter_context(_gateway(runner, text))
+            runner.run(plain.send(PREPARED[0], b"}}"))
+            runner.run(plain.send(PREPARED[1], STREAM_END))
+            steps: dict[str, Step] = {
+                name: partial(_step, runner, plain, *request) for name, request in REQUESTS.items()
+            }
+            for name, setup in OF_CLIENTS.items():
+                priced = text.replace('"gpt-mock" = {}', f'"gpt-mock" = {{ price = {PRICE} }}')
+                client = stack.enter_context(_gateway(runner, priced + setup.settings))
+                steps[name] = partial(_step, runner, client, *REQUESTS["request"])
+                steps[f"{name}, streamed"] = partial(_step, runner, client, *REQUESTS["request, streamed"])
+            yield steps
         provider.close()
         runner.run(provider.wait_closed())
+
+
+def _step(runner: asyncio.Runner, client: Client, request: bytes, end: bytes) -> None:
+    runner.get_loop().run_until_complete(client.send(request, end))
+
+
+@contextmanager
+def _gateway(runner: asyncio.Runner, text: str) -> Iterator[Client]:
+    """Run a gateway; yield a client that is connected to it."""
+    service = Service(loads(text, environ={}))
+    _, port = runner.run(service.start())
+    client = runner.run(_connected(port))
+    yield client
+    client.transport.close()
+    runner.run(service.stop())
 
 
 async def _listening(protocol: type[asyncio.Protocol]) -> asyncio.Server:

@@ -14,7 +14,8 @@ from bench import requests
 from bench.cells import CELLS, OF_FEATURES, Cell
 from bench.measure import meet_sessions
 from bench.native import LoadRun, mock
-from bench.processes import Running, free_port, running
+from bench.ports import free_port
+from bench.processes import Running, running
 from bench.setups import CALL_A_TOOL, SETUPS, Setup, write_sessions
 from bench.systems import SYSTEMS, Place
 from routecodex.gateway.context.identity import Scope
@@ -22,6 +23,7 @@ from routecodex.gateway.state.sessions import Sessions
 from routecodex.routing.state import SessionState
 from routecodex.stores.file import FileStore
 from tests.kit import answers
+from tests.kit.raw_client import call
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request, Upstream
 
@@ -95,6 +97,37 @@ async def test_stop_message_follows_up_once_unless_a_tool_call_ends_the_turn(
     found = await states(tmp_path, "bench-00000000", "bench-00000001")
     assert [words == CALL_A_TOOL for words in last_words[: len(asks_for_a_call)]] == asks_for_a_call
     assert [state.stop_message and state.stop_message.used for state in found] == [used, used]
+
+
+@pytest.mark.parametrize(("name", "limits"), [("keys16", 0), ("budget16", 3), ("sbudget16", 3)])
+async def test_requests_are_those_of_a_client_with_its_limits(name: str, limits: int, tmp_path: Path) -> None:
+    async with gateway_for(CELLS[name], tmp_path) as (gateway, _):
+        await load(gateway, CELLS[name], most=3)
+        answer = await call(
+            gateway.port,
+            requests.PATHS["chat"],
+            requests.body("chat", "1k", stream=False),
+            headers={"authorization": f"Bearer {requests.CLIENT_KEY}"},
+        )
+    assert [row["client"] for row in logged(tmp_path)[:3]] == ["bench"] * 3
+    shown = {"x-routecodex-budget", "x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"}
+    assert len(shown & answer.headers.keys()) == limits
+
+
+@pytest.mark.parametrize("name", ["filesticky16", "redissticky16"])
+async def test_every_request_sets_a_sticky_target_in_the_store_of_the_cell(name: str, tmp_path: Path) -> None:
+    async with gateway_for(CELLS[name], tmp_path) as (gateway, _):
+        await load(gateway, CELLS[name], most=3)
+        shown = (await call(gateway.port, "/health/ready", method="GET")).json["store"]["kind"]
+        answer = await call(
+            gateway.port,
+            requests.PATHS["chat"],
+            requests.body("chat", "1k", stream=False),
+            headers={"x-session-id": "bench-00000001"},
+        )
+    assert answer.headers["x-routecodex-reason"] == "sticky mock.gpt-mock"
+    has_files = any((tmp_path / "sessions").glob("sessions/*.json"))
+    assert (shown, has_files) == (("file", True) if name == "filesticky16" else ("redis", False))
 
 
 async def test_the_clock_tells_the_time_and_is_on_offer(tmp_path: Path) -> None:
