@@ -28,6 +28,7 @@ from routecodex.gateway.request import RequestRecord
 from routecodex.gateway.state.reasoning_cache import CallReasoning, ReasoningCache, size_of
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.gateway.state.signature_owners import SignatureOwners
+from routecodex.gateway.state.thoughts import ThoughtStore
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.client_quirks import message_stop_rule
@@ -44,6 +45,7 @@ from routecodex.server import paths
 from routecodex.server.access import ClientAccess
 from routecodex.server.access_log import LineEncoder
 from routecodex.server.request_log import RequestLog
+from routecodex.server.request_spans import SpanBuilder
 from routecodex.server_tools.clock.declared_tools import DeclaredTools
 from routecodex.server_tools.clock.task import SessionTasks, Task
 from routecodex.server_tools.clock.task_store import TaskStore
@@ -51,7 +53,13 @@ from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.server_tools.vision import DescriptionCache
 from routecodex.stores.folder import Folder
 from routecodex.stores.memory import MemoryStore
-from routecodex.stores.store import Change
+from routecodex.stores.redis.kept_values import KeptValues
+from routecodex.stores.redis.stamp_table import StampTable
+from routecodex.stores.store import Change, Stored
+from routecodex.telemetry import protobuf
+from routecodex.telemetry.exporter import QueuedTrace
+from routecodex.telemetry.request_trace import Tracer
+from routecodex.telemetry.span import Resource
 from tests.kit import source_tree
 
 ROOT = Path(__file__).parent.parent
@@ -89,11 +97,27 @@ def _replace(value: T, _before: object) -> T:
 
 
 async def fill_reasoning() -> object:
-    cache = ReasoningCache()
+    cache = ReasoningCache(thoughts=ThoughtStore(STORE))
     for number in range(20_000):
         parts = (Reasoning(text=long_id(number, 5000), signature=long_id(number, 500)),)
         cache.keep(long_id(number), CallReasoning("p", parts, None, size_of(parts)))
+        cache.note_without(long_id(number, 1000))
     return cache
+
+
+async def fill_stamps() -> object:
+    table = StampTable()
+    table.is_live = True
+    for number in range(100_000):
+        table.hear("sessions", number % 16, 1 + number // 16, key=long_id(number), stamp=number + 1)
+    return table
+
+
+async def fill_kept_values() -> object:
+    kept = KeptValues(8 * 1024 * 1024)
+    for number in range(100_000):
+        kept.add(long_id(number), Stored(b"%0200d" % number, number))
+    return kept
 
 
 async def fill_signatures() -> object:
@@ -252,6 +276,18 @@ async def fill_log_fields() -> object:
     return encoder
 
 
+async def fill_shapes() -> object:
+    builder, tracer = SpanBuilder(demo_config()), Tracer()
+    for number in range(2000):
+        found = record(number)
+        path = f"/v1/models/{long_id(number, 4000)}"
+        found.trace = tracer.begin({}, method="GET", path=path, endpoint="model")
+        found.trace.begin_attempt(TARGET, 1.0, 1)
+        found.trace.attempts[0].model = long_id(number, 4000)
+        protobuf.encode_request(Resource([], "1"), builder.spans([QueuedTrace(found, 10**18, 2, 0)]))
+    return builder
+
+
 async def fill_paths() -> object:
     for number in range(6000):
         paths.find(f"/v1/models/{long_id(number, 240)}")
@@ -307,13 +343,15 @@ class Cache(NamedTuple):
 
 
 CACHES: dict[str, Cache] = {
-    "reasoning behind tool calls": Cache("gateway/state/reasoning_cache.py", fill_reasoning, 80),
+    "reasoning behind tool calls": Cache("gateway/state/reasoning_cache.py", fill_reasoning, 24),
     "owners of signatures": Cache("gateway/state/signature_owners.py", fill_signatures, 15),
     "settings of sessions": Cache("gateway/state/sessions.py", fill_sessions, 16),
     "clock tasks": Cache("server_tools/clock/task_store.py", fill_tasks, 16),
     "declared tools": Cache("server_tools/clock/declared_tools.py", fill_declared_tools, 16),
     "hidden tool calls": Cache("server_tools/hidden_calls.py", fill_hidden_calls, 12),
     "image descriptions": Cache("server_tools/vision.py", fill_descriptions, 8),
+    "stamps of keys in Redis, per space": Cache("stores/redis/stamp_table.py", fill_stamps, 8),
+    "values of Redis": Cache("stores/redis/kept_values.py", fill_kept_values, 10),
     "file names of the store, per space": Cache("stores/folder.py", fill_file_names, 3),
     "names of models and targets": Cache("routing/registry.py", fill_names, 4),
     "plans": Cache("routing/router.py", fill_plans, 3),
@@ -322,6 +360,7 @@ CACHES: dict[str, Cache] = {
     "headers to providers, per provider": Cache("providers/upstream.py", fill_header_blocks, 3),
     "clients of messages": Cache("protocols/messages/client_quirks.py", fill_messages_clients, 1),
     "fields of log lines": Cache("server/access_log.py", fill_log_fields, 1),
+    "common parts of spans": Cache("server/request_spans.py", fill_shapes, 8),
     "lines that wait for the request log": Cache("server/request_log.py", fill_request_log, 12),
     "paths": Cache("server/paths.py", fill_paths, 2),
     "Host names": Cache("server/access.py", fill_hosts, 1),
@@ -353,6 +392,7 @@ BY_CONFIGURATION: dict[str, str] = {
     "accounting/client_store.py": "one value, which operators fill",
     "accounting/price_file.py": "the price file of the package",
     "gateway/codex_catalog.py": "the text of one file",
+    "gateway/limit_headers.py": "seconds of the clock",
     "gateway/state/model_lists.py": "lists of configured providers",
     "providers/catalog.py": "the rows of the catalog",
     "providers/model_facts.py": "the facts of the package",
@@ -364,9 +404,10 @@ BY_CONFIGURATION: dict[str, str] = {
     "protocols/responses/encode_items.py": "kinds of events",
     "protocols/responses/encode_stream.py": "parts of one answer",
     "routing/classify.py": "patterns of the configuration",
+    "telemetry/protobuf.py": "names of attributes",
     "routing/instructions/tags.py": "names of envelopes that are known",
     "server/logs.py": "configured targets",
-    "server_tools/clock/reservations.py": "one value",
+    "stores/uptime.py": "one value",
     "stores/owned_keys.py": "names of configured clients",
     "stores/memory.py": "the store itself",
     "stores/cell.py": "the caches that are built on it are in the list",
@@ -400,6 +441,7 @@ def test_every_cache_is_in_the_list() -> None:
         "server/access.py",
         "server/access_log.py",
         "server/request_log.py",
+        "server/request_spans.py",
     }, "these bound a plain container"
 
 
