@@ -12,11 +12,15 @@ these places, by `--warn-unreachable`.
 from __future__ import annotations
 
 MODULES = (
+    "accounting.client_use",
     "accounting.cost",
     "accounting.counter_file",
     "accounting.counters",
+    "accounting.first_bytes",
+    "accounting.ledger_sums",
     "accounting.limit_slot",
     "accounting.limits",
+    "accounting.running_requests",
     "accounting.shared_counters",
     "accounting.windows",
     "canon.notices",
@@ -64,6 +68,7 @@ MODULES = (
     "protocols.messages.relay",
     "protocols.messages.validate",
     "protocols.relay",
+    "protocols.requested_output",
     "protocols.responses.decode_stream",
     "protocols.responses.encode_calls",
     "protocols.responses.encode_items",

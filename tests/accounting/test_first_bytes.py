@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from routecodex.accounting import first_bytes
 from routecodex.accounting.first_bytes import bounds, bucket_sql, percentile
 
 TIMES = [0.0, 0.1, 0.125, 3.99, 4.0, 7.999, 8.0, 31.5, 99.9, 1000.0, 4096.0, 59_999.9, 3_600_000.0]
@@ -27,6 +28,17 @@ def test_a_time_is_within_the_bounds_of_its_bucket(milliseconds: float) -> None:
     connection.close()
     assert low <= milliseconds < high
     assert high - low <= max(0.125, low / 16)
+
+
+@pytest.mark.parametrize(
+    "milliseconds",
+    [-5.0, 1e12, *TIMES, *(1.37**power for power in range(80)), *map(float, range(0, 9000, 999))],
+)
+def test_python_and_sql_find_the_same_bucket(milliseconds: float) -> None:
+    connection = sqlite3.connect(":memory:")
+    found = bucket_of(connection, milliseconds)
+    connection.close()
+    assert first_bytes.bucket_of(milliseconds) == found
 
 
 def test_buckets_follow_each_other_without_gaps() -> None:

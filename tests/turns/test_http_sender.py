@@ -276,7 +276,7 @@ async def test_thoughts_are_not_sent_to_anybody_else(protocol: str) -> None:
         up.queue(answers.compose(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
         await conversation.send("look")
         history = [message.as_dict() for message in conversation.messages]
-        # Inside the block: were the first upstream closed, a stranger could be given its port and be taken for it.
+        # Inside the block: a closed upstream frees its port, and the stranger that gets it is taken for it.
         for other in PROTOCOLS:
             async with Upstream() as stranger:
                 stranger.queue(answers.text(other, "hi", True))

@@ -7,6 +7,7 @@ can choose the digest of a guess.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -227,6 +228,11 @@ class ClientTable:
         """Return the client that has a key of this digest."""
         found = self._keys.get(digest)
         return None if found is None else found[0]
+
+    def usable_until(self, key: str) -> float:
+        """Return the time from which a key that was authenticated is refused."""
+        _, expires_at = self._keys[key_digest(key)]
+        return math.inf if expires_at is None else expires_at
 
     def authenticate(self, key: str, now: float) -> Client | None:
         """Return the client of a key; None if no client is needed. An unusable key raises an error."""

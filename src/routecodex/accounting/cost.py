@@ -27,6 +27,7 @@ _KINDS: Final[tuple[CostKind, ...]] = ("reported", "observed", "estimated")
 
 UNKNOWN: Final = "unknown"
 """An amount without a price, for people."""
+_UNKNOWN: Final = UNKNOWN.encode()
 
 
 class Cost:
@@ -50,6 +51,10 @@ class Cost:
     def text(self) -> str:
         """The amount as `x-routecodex-cost` has it."""
         return UNKNOWN if self.nanos is None else format_usd(self.nanos)
+
+    def encode(self) -> bytes:
+        """Return `text` as bytes."""
+        return _UNKNOWN if self.nanos is None else usd_bytes(self.nanos)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cost):
@@ -89,7 +94,16 @@ class CostParts:
 class TokenRates:
     """Prices of one call, in 10⁻¹⁵ USD per token; `cache_write` is for 5 minutes."""
 
-    __slots__ = ("cache_read", "cache_write", "cache_write_1h", "input", "output", "reasoning")
+    __slots__ = (
+        "cache_read",
+        "cache_write",
+        "cache_write_1h",
+        "dearest_input",
+        "dearest_output",
+        "input",
+        "output",
+        "reasoning",
+    )
 
     def __init__(
         self,
@@ -109,6 +123,10 @@ class TokenRates:
         self.cache_write: Final = write
         self.cache_write_1h: Final = write * 8 // 5 if cache_write_1h is None else cache_write_1h
         self.reasoning: Final = output if reasoning is None else reasoning
+        self.dearest_input: Final = max(input, self.cache_read, write, self.cache_write_1h)
+        """The highest price that a token of input can have."""
+        self.dearest_output: Final = max(output, self.reasoning)
+        """The highest price that a token of output can have."""
 
     def amount(self, usage: Usage) -> int:
         """Return the exact cost, in 10⁻¹⁵ USD: the sum of `amounts`, without building them.
@@ -147,16 +165,6 @@ class TokenRates:
             (output - reasoning) * self.output,
             reasoning * self.reasoning,
         ]
-
-    @property
-    def dearest_input(self) -> int:
-        """The highest price that a token of input can have."""
-        return max(self.input, self.cache_read, self.cache_write, self.cache_write_1h)
-
-    @property
-    def dearest_output(self) -> int:
-        """The highest price that a token of output can have."""
-        return max(self.output, self.reasoning)
 
 
 class TargetPrice:
@@ -261,7 +269,28 @@ def sum_costs(costs: Iterable[Cost]) -> Cost:
     return Cost(nanos, kind, sources[0] if same else None)
 
 
+# Padding and stripping zeros cost more than the rest of an amount, so thousands are looked up.
+_PADDED: Final = [b"%03d" % number for number in range(1000)]
+_STRIPPED: Final = [text.rstrip(b"0") for text in _PADDED]
+
+
 def format_usd(nanos: int) -> str:
     """Return an amount in USD without exponent and without trailing zeros: at most nine decimals."""
-    whole, rest = divmod(nanos, NANOS)
-    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else str(whole)
+    return usd_bytes(nanos).decode()
+
+
+def usd_bytes(nanos: int) -> bytes:
+    """Return the text of `format_usd` as bytes."""
+    whole = nanos // NANOS
+    rest = nanos - whole * NANOS
+    if not rest:
+        return b"%d" % whole
+    millionths, last = rest // 1000, rest % 1000
+    first, second = millionths // 1000, millionths % 1000
+    if last:
+        decimals = _PADDED[first] + _PADDED[second] + _STRIPPED[last]
+    elif second:
+        decimals = _PADDED[first] + _STRIPPED[second]
+    else:
+        decimals = _STRIPPED[first]
+    return b"0.%b" % decimals if not whole else b"%d.%b" % (whole, decimals)

@@ -17,6 +17,7 @@ _FIRST: Final = 32
 _STEPS: Final = 16
 _DOUBLINGS: Final = 22
 """The last bucket begins above four hours."""
+_LAST: Final = _FIRST + _STEPS * _DOUBLINGS
 
 
 def bucket_sql(column: str) -> str:
@@ -29,9 +30,18 @@ def bucket_sql(column: str) -> str:
             low, high = choose(first, middle), choose(middle + 1, last)
             return f"CASE WHEN {units} < {2 * _FIRST << middle} THEN {low} ELSE {high} END"
         bucket = f"{_FIRST + _STEPS * first} + ({units} - {_FIRST << first}) / {2 << first}"
-        return f"MIN({_FIRST + _STEPS * _DOUBLINGS}, {bucket})" if first == _DOUBLINGS - 1 else bucket
+        return f"MIN({_LAST}, {bucket})" if first == _DOUBLINGS - 1 else bucket
 
     return f"CASE WHEN {units} < {_FIRST} THEN MAX(0, {units}) ELSE {choose(0, _DOUBLINGS - 1)} END"
+
+
+def bucket_of(milliseconds: float) -> int:
+    """Return the bucket of a time, as `bucket_sql` does."""
+    units = int(milliseconds * _UNITS)
+    if units < _FIRST:
+        return max(units, 0)
+    place = min(units.bit_length() - _FIRST.bit_length(), _DOUBLINGS - 1)
+    return min(_FIRST + _STEPS * place + (units - (_FIRST << place)) // (2 << place), _LAST)
 
 
 def bounds(bucket: int) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from routecodex.accounting import ledger_schema, ledger_totals
+from routecodex.accounting.ledger_schema import ROWS_AT_ONCE, TableInsert
+from routecodex.accounting.ledger_sums import LedgerSums
 from routecodex.config import Config
 
 log = logging.getLogger("routecodex.accounting")
@@ -99,13 +102,18 @@ class LedgerFile:
             before = _last_row(connection)
             closed = _close_days(connection, int(self._now()))
             _roll_up_others(connection, before, closed)
-            connection.executemany(ledger_schema.INSERT_REQUEST, batch.requests)
-            connection.executemany(ledger_schema.INSERT_CALL, batch.calls)
+            inserted = _insert(connection, ledger_schema.REQUESTS, batch.requests)
+            _insert(connection, ledger_schema.CALLS, batch.calls)
             connection.executemany(
                 ledger_schema.INSERT_UNCOUNTED, [(*row, before + number) for *row, number in batch.uncounted]
             )
             connection.executemany(ledger_schema.INSERT_DETAIL, batch.details)
-            ledger_totals.add_new(connection, before, closed=closed)
+            if inserted == len(batch.requests):
+                sums = LedgerSums(batch.requests, batch.calls)
+                ledger_totals.add_sums(connection, sums, closed=closed)
+            else:
+                # Some were there before, and are counted.
+                ledger_totals.add_new(connection, before, closed=closed)
             last = _last_row(connection)
             for name in _ROLLED_UP:
                 _put(connection, name, last)
@@ -204,6 +212,18 @@ class LedgerFile:
             log.warning("the usage ledger is damaged (%s); kept as %s, a new one begins", error, aside)
         finally:
             os.close(lock)
+
+
+def _insert(connection: sqlite3.Connection, table: TableInsert, rows: Sequence[LedgerRow]) -> int:
+    """Insert rows, many with each statement; return how many were not there before.
+
+    Every statement gives up the GIL and must wait for it: one for each row makes requests wait too.
+    """
+    before, end = connection.total_changes, len(rows) // ROWS_AT_ONCE * ROWS_AT_ONCE
+    for first in range(0, end, ROWS_AT_ONCE):
+        connection.execute(table.many, tuple(chain.from_iterable(rows[first : first + ROWS_AT_ONCE])))
+    connection.executemany(table.one, rows[end:])
+    return connection.total_changes - before
 
 
 _ROLLED_UP = ("rolled_up", "facets")

@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from msgspec import Struct
+
 from routecodex.accounting.first_bytes import bucket_sql
 
 USER_VERSION = 1
@@ -215,13 +217,27 @@ CREATE TABLE first_bytes (
 """Tables of the console; a file that was made before them gets them when it is opened."""
 
 
-def _insert(table: str, *columns: str) -> str:
-    marks = ", ".join("?" * len(columns))
-    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+ROWS_AT_ONCE = 64
 
 
-INSERT_REQUEST = _insert("requests", *REQUEST_COLUMNS)
-INSERT_CALL = _insert("calls", *CALL_COLUMNS)
+class TableInsert(Struct, frozen=True):
+    """Statements that insert one row of a table, and `ROWS_AT_ONCE` of them."""
+
+    one: str
+    many: str
+
+
+def _insert(table: str, *columns: str, rows: int = 1) -> str:
+    marks = f"({', '.join('?' * len(columns))})"
+    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES {', '.join([marks] * rows)}"
+
+
+def _inserts(table: str, *columns: str) -> TableInsert:
+    return TableInsert(_insert(table, *columns), _insert(table, *columns, rows=ROWS_AT_ONCE))
+
+
+REQUESTS = _inserts("requests", *REQUEST_COLUMNS)
+CALLS = _inserts("calls", *CALL_COLUMNS)
 INSERT_UNCOUNTED = _insert("uncounted", *REQUEST_COLUMNS, "after")
 INSERT_DETAIL = _insert("details", "id", "json")
 

@@ -1,9 +1,9 @@
 """The totals of the usage ledger: how requests are added, computed anew, and deleted.
 
-The requests of a batch are summed up once, by hour, session and facet, in a table of the connection; every
-table of totals takes its sums from there. Totals by day are computed from those by hour when the day is over,
-which makes a batch cheap; later requests of such a day are added to both. All functions run inside a
-transaction of the caller.
+The requests of a batch are summed up before they are written (ledger_sums.py). The sums by hour, session and
+facet are in a table of the connection, from which every table of totals takes them. Totals by day are
+computed from those by hour when the day is over, which makes a batch cheap; later requests of such a day are
+added to both. All functions run inside a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from routecodex.accounting.ledger_schema import (
     REQUEST_FIGURES,
     add_first_bytes,
 )
+from routecodex.accounting.ledger_sums import LedgerSums
 
 _SUMMED = (*FIGURE_COLUMNS, *CALL_COUNT_COLUMNS)
 _OF_REQUESTS = ("requests", "errors", "cost_unknown")
@@ -35,6 +36,31 @@ CREATE TEMP TABLE IF NOT EXISTS batch_totals (
     {", ".join(f"{name} NOT NULL DEFAULT 0" for name in _SUMMED)}
 )
 """
+_NAMED = f"""
+CREATE TEMP TABLE IF NOT EXISTS batch_sums (
+    hour INTEGER NOT NULL, session TEXT NOT NULL,
+    {", ".join(f"{name} TEXT NOT NULL" for name in FACET_COLUMNS)},
+    {", ".join(f"{name} NOT NULL" for name in _SUMMED)}
+)
+"""
+_NAMED_COLUMNS = ("hour", "session", *FACET_COLUMNS, *_SUMMED)
+_INSERT_NAMED = (
+    f"INSERT INTO batch_sums ({', '.join(_NAMED_COLUMNS)}) VALUES ({', '.join('?' * len(_NAMED_COLUMNS))})"
+)
+_FACETS_OF_SUMS = (
+    f"INSERT OR IGNORE INTO facets ({', '.join(FACET_COLUMNS)})"
+    f" SELECT DISTINCT {', '.join(FACET_COLUMNS)} FROM batch_sums"
+)
+_TOTALS_OF_SUMS = (
+    f"INSERT INTO batch_totals (hour, session, facet, {', '.join(_SUMMED)})"
+    f" SELECT b.hour, b.session, f.id, {', '.join(f'b.{name}' for name in _SUMMED)}"
+    f" FROM batch_sums b CROSS JOIN facets f"
+    f" ON {' AND '.join(f'f.{name} = b.{name}' for name in FACET_COLUMNS)}"
+)
+_INSERT_FIRST_BYTES = (
+    "INSERT INTO first_bytes (hour, client, provider, model, bucket, requests) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET requests = requests + excluded.requests"
+)
 _FACET_OF_REQUEST = tuple(f"r.{'target_model' if name == 'model' else name}" for name in FACET_COLUMNS)
 _FACET_OF_CALL = tuple(
     f"{'c' if name in ('provider', 'model', 'key') else 'r'}.{name}" for name in FACET_COLUMNS
@@ -133,10 +159,19 @@ def prepare(connection: sqlite3.Connection) -> None:
     """Create the table of sums of a connection that will add requests."""
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(_BATCH)
+    connection.execute(_NAMED)
+
+
+def add_sums(connection: sqlite3.Connection, sums: LedgerSums, *, closed: int) -> None:
+    """Add the sums of a batch; the days before `closed`, in seconds, have totals."""
+    connection.executemany(_INSERT_NAMED, sums.rows())
+    _add(connection, (_FACETS_OF_SUMS, _TOTALS_OF_SUMS), (), _ALL, closed)
+    connection.execute("DELETE FROM batch_sums")
+    connection.executemany(_INSERT_FIRST_BYTES, sums.first_bytes())
 
 
 def add_new(connection: sqlite3.Connection, after: int, *, closed: int) -> None:
-    """Add the requests behind a row; the days before `closed`, in seconds, have totals."""
+    """Add the requests behind a row, from their rows."""
     _add(connection, _NEW, (after,), _ALL, closed)
     connection.execute(_FIRST_BYTES_NEW, (after,))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from routecodex.accounting.cost import format_usd
+from routecodex.accounting.cost import usd_bytes
 from routecodex.accounting.counters import LimitFigures
 from routecodex.accounting.limits import CountedUnit, Limit
 from routecodex.accounting.timestamps import iso_time
@@ -44,8 +44,13 @@ class LimitHeader:
         # A rolling window without use yet resets one window after the first.
         resets_at = now + self._seconds if row.resets_at is None else row.resets_at
         if self.limit.unit == "usd":
-            used, left = format_usd(row.used).encode(), format_usd(row.remaining).encode()
-            return self._budget + b"%b; remaining=%b; resets=%b\r\n" % (used, left, _utc(resets_at // MICROS))
+            used, left = usd_bytes(row.used), usd_bytes(row.remaining)
+            return b"%b%b; remaining=%b; resets=%b\r\n" % (
+                self._budget,
+                used,
+                left,
+                _utc(resets_at // MICROS),
+            )
         if protocol == "messages":
             lines = self._anthropic
             return lines % (row.remaining, _utc(-(-resets_at // MICROS))) if lines else b""
@@ -73,14 +78,22 @@ def _anthropic_lines(limit: Limit) -> bytes:
 class LimitHeaders:
     """Header lines of the limits of a client: for each kind the limit of which the smallest share is left."""
 
-    __slots__ = ("_headers", "limits")
+    __slots__ = ("_headers", "_in_order", "limits")
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self.limits: Final = limits
         self._headers: Final = {limit: LimitHeader(limit) for limit in limits if limit.enforced}
+        has_rivals = len({limit.unit for limit in limits}) < len(limits) or len(self._headers) < len(limits)
+        # Where every kind has one limit, none has to be chosen.
+        self._in_order: Final = [] if has_rivals else list(self._headers.values())
 
     def lines(self, figures: Sequence[LimitFigures], protocol: str, now: int) -> bytes:
         """Return complete header lines."""
+        in_order, lines = self._in_order, b""
+        if in_order and len(in_order) == len(figures):
+            for index in range(len(in_order)):
+                lines += in_order[index].lines(figures[index], protocol, now)
+            return lines
         tightest: dict[CountedUnit, LimitFigures] = {}
         for row in figures:
             limit = row.limit
@@ -89,7 +102,6 @@ class LimitHeaders:
             other = tightest.get(limit.unit)
             if other is None or row.remaining * other.limit.max < other.remaining * limit.max:
                 tightest[limit.unit] = row
-        lines = b""
         for row in tightest.values():
             lines += self._headers[row.limit].lines(row, protocol, now)
         return lines
@@ -107,7 +119,12 @@ def go_duration(micros: int) -> bytes:
     millis = -(-micros // 1000)
     if millis < 1000:
         return b"%dms" % millis
-    minutes, seconds = divmod(-(-millis // 1000), 60)
+    return _go_seconds(-(-millis // 1000))
+
+
+@lru_cache(maxsize=4096)
+def _go_seconds(count: int) -> bytes:
+    minutes, seconds = divmod(count, 60)
     if not minutes:
         return b"%ds" % seconds
     hours, minutes = divmod(minutes, 60)

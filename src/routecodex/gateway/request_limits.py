@@ -15,6 +15,7 @@ from typing import Final
 from routecodex.accounting.cost import TargetPrice
 from routecodex.accounting.counters import (
     CountersUnavailable,
+    LimitCounters,
     LimitFigures,
     LimitRefusal,
     LimitReservation,
@@ -172,7 +173,7 @@ class CallLimits:
         amounts = self._amounts(target, limits, rows)
         limiter = self._limiter
         try:
-            reserved = limiter.counters.reserve(rows, amounts, self._now(), exempt=self._exempt)
+            reserved = self._reserve_at(limiter.counters, rows, amounts)
         except CountersUnavailable as exc:
             self._pass_uncounted(exc)
             return None
@@ -181,6 +182,14 @@ class CallLimits:
         if isinstance(reserved, LimitReservation):
             self._keep(reserved, limits.general - skipped)
         return reserved
+
+    def _reserve_at(
+        self, counters: LimitCounters, rows: Sequence[Limit], amounts: list[int]
+    ) -> Reserved | Awaitable[Reserved]:
+        # A call with keywords costs twice as much.
+        if not self._exempt:
+            return counters.reserve(rows, amounts, self._now())
+        return counters.reserve(rows, amounts, self._now(), exempt=self._exempt)
 
     async def _received(self, coming: Awaitable[Reserved], limits: TargetLimits) -> Reserved | None:
         """Return the answer of counters that are not on this machine."""
@@ -352,8 +361,12 @@ class CallLimits:
             for call in calls:
                 amount += limit.used_by(call.usage, call.cost.nanos)
             used.append(amount)
+        counters = self._limiter.counters
         try:
-            self._limiter.counters.settle(reservation, used, self._now(), last=last)
+            if last:
+                counters.settle(reservation, used, self._now())
+            else:
+                counters.settle(reservation, used, self._now(), last=False)
         except CountersUnavailable as exc:
             self._limiter.note_down(exc)
             return

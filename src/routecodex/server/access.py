@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import time
+from typing import Final
 
 from routecodex.accounting.client_store import ClientDirectory
-from routecodex.accounting.clients import Client
+from routecodex.accounting.clients import Client, ClientTable
 from routecodex.canon.errors import ClientError
 from routecodex.config import Config, is_loopback
 from routecodex.server.http import HttpRequest
 
 _MAX_CACHED_HOSTS = 256
 _LONGEST_CACHED_HOST = 256
+_MAX_CACHED_KEYS = 1024
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
+class _AcceptedKey:
+    """A key that was accepted: by which table, for which client, and until when."""
+
+    __slots__ = ("client", "table", "until")
+
+    def __init__(self, table: ClientTable, client: Client, until: float) -> None:
+        self.table: Final = table
+        self.client: Final = client
+        self.until: Final = until
+
+
 class ClientAccess:
-    """Checks Host names and client keys."""
+    """Checks Host names and client keys; a key that was accepted is looked up without its digest."""
 
     def __init__(self, config: Config, clients: ClientDirectory) -> None:
         server = config.server
         self._clients = clients
         self._hosts: frozenset[str] | None = None
         self._cached_hosts: set[str] = set()
+        self._accepted: dict[str, _AcceptedKey] = {}
         if is_loopback(server.host) and "*" not in server.allowed_hosts:
             names = (*_LOOPBACK_NAMES, server.host, *server.allowed_hosts, *_public_hosts(config))
             self._hosts = frozenset(map(_normalized, names))
@@ -48,7 +62,19 @@ class ClientAccess:
         table = self._clients.table
         if table.is_open:
             return None
-        return table.authenticate(_sent_key(request), time())
+        key, now = _sent_key(request), time()
+        accepted = self._accepted.get(key)
+        if accepted is not None and accepted.table is table and now < accepted.until:
+            return accepted.client
+        client = table.authenticate(key, now)
+        if client is not None and key:
+            self._accept(key, _AcceptedKey(table, client, table.usable_until(key)))
+        return client
+
+    def _accept(self, key: str, accepted: _AcceptedKey) -> None:
+        if len(self._accepted) >= _MAX_CACHED_KEYS:
+            self._accepted.clear()
+        self._accepted[key] = accepted
 
 
 def _public_hosts(config: Config) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ def _tokens(usage: Usage | None) -> bytes:
 def _cost(cost: Cost | None) -> bytes:
     if cost is None:
         return b""
-    amount = b"null" if cost.nanos is None else cost.text.encode()
+    amount = b"null" if cost.nanos is None else cost.encode()
     return b',"cost":%b,"cost_kind":"%b"' % (amount, cost.kind.encode())
 
 

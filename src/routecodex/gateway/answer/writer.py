@@ -369,7 +369,7 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
 def cost_lines(record: RequestRecord) -> tuple[bytes, ...]:
     """Return the header line of the cost of an answer that does not stream; nothing if it is not counted."""
     cost = record.cost
-    return () if cost is None else (b"x-routecodex-cost: %b\r\n" % cost.text.encode(),)
+    return () if cost is None else (b"x-routecodex-cost: %b\r\n" % cost.encode(),)
 
 
 def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Fields:
