@@ -5,6 +5,11 @@ BIN := $(VENV)/bin
 PORT ?= 5520
 SECONDS ?= 60
 MINUTES ?= 10
+# Processes of a test run; 0 runs the tests in pytest's own process, where a debugger works.
+JOBS ?= logical
+
+# The bytecode of the tests, with its rewritten asserts, takes half a minute to make.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install dev demo compile wheel sbom image deploy-check lint types ui-check ui-screenshots test test-agents \
 	test-compiled test-pythons test-wheel fuzz cluster-test check bench bench-quick bench-workers bench-nodes capacity \
@@ -72,19 +77,20 @@ deploy-check: $(VENV)/.dev
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT) $(if $(TRAFFIC),--traffic)
 
-# All tests; of those that run real coding agents one per agent.
+# All tests; of those that run real coding agents one per agent. A file runs in one process, the files side by side.
 SHORT := -m "not agents and not wheels or short"
+PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: $(VENV)/.dev $(SDKS) $(AGENTS) $(UI)
-	$(BIN)/python -m pytest $(SHORT) $(ARGS)
+	$(BIN)/python -m pytest $(SHORT) $(PARALLEL) $(ARGS)
 
 # Everything that runs real coding agents, from npm and PyPI, through the gateway.
 test-agents: $(VENV)/.dev $(AGENTS) $(AIDER)
-	$(BIN)/python -m pytest -m agents tests/clients/agents $(ARGS)
+	$(BIN)/python -m pytest -m agents $(PARALLEL) tests/clients/agents $(ARGS)
 
 # The tests that go through the modules that are compiled, against the compiled ones.
 test-compiled: compile $(SDKS) $(AGENTS)
-	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) tests/gateway tests/protocols tests/providers tests/server \
-		tests/clients tests/routing tests/wire tests/fuzz $(ARGS)
+	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) $(PARALLEL) tests/clients tests/fuzz tests/gateway \
+		tests/protocols tests/providers tests/routing tests/server tests/wire $(ARGS)
 
 # The tests of codecs and sockets on every Python that is found, each in an environment below .pythons/.
 test-pythons:
