@@ -88,9 +88,10 @@ class Provider(Party):
 
 
 class Client(Party):
-    """Keeps one connection and reads each answer to its end."""
+    """Keeps a connection and reads each answer to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
+        self._port = port
         self._end = b""
         self._received = b""
         self._ended: asyncio.Future[None]
@@ -102,7 +103,13 @@ class Client(Party):
             self._received = b""
             self._ended.set_result(None)
 
+    async def connect(self) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", self._port)
+
     async def send(self, request: bytes, end: bytes) -> None:
+        # The gateway closes a connection that is idle for long, as it is on a busy machine between two steps.
+        if self.transport.is_closing():
+            await self.connect()
         self._end = end
         self._ended = asyncio.get_running_loop().create_future()
         self.transport.write(request)
@@ -152,6 +159,7 @@ def requests_answered() -> Iterator[dict[str, Step]]:
         provider = runner.run(_listening(Provider))
         text = CONFIG.format(port=provider.sockets[0].getsockname()[1])
         with ExitStack() as stack:
+            stack.callback(_close, runner, provider)
             plain = stack.enter_context(_gateway(runner, text))
             runner.run(plain.send(PREPARED[0], b"}}"))
             runner.run(plain.send(PREPARED[1], STREAM_END))
@@ -164,8 +172,11 @@ def requests_answered() -> Iterator[dict[str, Step]]:
                 steps[name] = partial(_step, runner, client, *REQUESTS["request"])
                 steps[f"{name}, streamed"] = partial(_step, runner, client, *REQUESTS["request, streamed"])
             yield steps
-        provider.close()
-        runner.run(provider.wait_closed())
+
+
+def _close(runner: asyncio.Runner, server: asyncio.Server) -> None:
+    server.close()
+    runner.run(server.wait_closed())
 
 
 def _step(runner: asyncio.Runner, client: Client, request: bytes, end: bytes) -> None:
@@ -177,16 +188,15 @@ def _gateway(runner: asyncio.Runner, text: str) -> Iterator[Client]:
     """Run a gateway; yield a client that is connected to it."""
     service = Service(loads(text, environ={}))
     _, port = runner.run(service.start())
-    client = runner.run(_connected(port))
-    yield client
-    client.transport.close()
-    runner.run(service.stop())
+    client = Client(port)
+    runner.run(client.connect())
+    try:
+        yield client
+    finally:
+        # Also after a failure: `Runner.close` would wait for ever for what is still open.
+        client.transport.close()
+        runner.run(service.stop())
 
 
 async def _listening(protocol: type[asyncio.Protocol]) -> asyncio.Server:
     return await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
-
-
-async def _connected(port: int) -> Client:
-    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-    return client
