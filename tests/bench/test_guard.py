@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -31,21 +29,10 @@ def test_the_hot_path_does_the_work_that_is_recorded() -> None:
     assert moves == [], command.ADVICE
 
 
-@contextmanager
-def frozen() -> Iterator[None]:
-    """Keep all that other tests have left in memory out of the collections, a second each."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def test_no_request_leaves_anything_to_the_collector() -> None:
     """Whatever refers to itself in a circle stays in memory until a collection, which stops all streams."""
     left: dict[str, int] = {}
-    with whole.requests_answered() as steps, frozen():
+    with whole.requests_answered() as steps:
         for name, step in steps.items():
             for _ in range(5):
                 step()
