@@ -166,13 +166,14 @@ async def test_a_hundred_thousand_requests_do_not_grow_the_memory() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
         pass_requests(100_000)
         gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
+        taken = tracemalloc.take_snapshot()
     finally:
         tracemalloc.stop()
-    assert grown < RING_BYTES + 1_000_000
+    # Only what the hub has allocated, or C code for this test: other threads of the process allocate too.
+    here = taken.filter_traces([tracemalloc.Filter(True, name) for name in ("*/routecodex/*", __file__)])
+    assert RING_BYTES // 2 < sum(one.size for one in here.traces) < RING_BYTES + 1_000_000
     assert slow.waiting <= 512 * 1024
     (_, lag) = (await events(slow))[-1]
     assert lag["dropped"] > 100
