@@ -37,6 +37,7 @@ from tests.kit.steps import (
     Wait,
     plan,
 )
+from tests.kit.stream_server import StreamServer
 
 __all__ = [
     "Answer",
@@ -205,8 +206,7 @@ class Upstream:
         self._ssl = ssl
         self._queue: deque[Answer] = deque()
         self._arrived = asyncio.Condition()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._server = StreamServer(self._attend, ssl=ssl)
 
     @property
     def url(self) -> str:
@@ -227,35 +227,21 @@ class Upstream:
         return self.requests[count - 1]
 
     async def __aenter__(self) -> Upstream:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._ssl)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._server.start()
+        self.port = self._server.port
         return self
 
     async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
+        await self._server.close()
         if raised is None and self.failures:
             raise self.failures[0]
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         connection = _Connection(reader, writer, number=self.connections)
-        try:
-            with contextlib.suppress(_Disconnected, OSError):
-                await self._serve(connection)
-        except asyncio.CancelledError:
-            # The server closes: a normal end, which asyncio streams would report as an error.
-            writer.transport.abort()
-        finally:
-            await connection.close()
+        with contextlib.suppress(_Disconnected, OSError):
+            await self._serve(connection)
+        await connection.close()
 
     async def _serve(self, connection: _Connection) -> None:
         while True:

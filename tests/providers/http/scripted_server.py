@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from routecodex.providers.http import HttpClient, HttpResponse, Origin, Timeouts, origin_of
+from tests.kit.stream_server import StreamServer
 
 FAST = Timeouts(connect=20.0, first_byte=20.0, idle=20.0)
 
@@ -87,12 +88,8 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Serve each connection by the next script; the last one repeats."""
     server = Server()
-    tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
         script = scripts[min(server.connections, len(scripts) - 1)]
         server.connections += 1
         try:
@@ -101,21 +98,17 @@ async def serving(
             pass
         finally:
             writer.transport.abort()
-            tasks.discard(task)
         async with server.changed:
             server.finished += 1
             server.changed.notify_all()
 
-    listener = await asyncio.start_server(serve, host, 0, ssl=tls)
-    server.port = listener.sockets[0].getsockname()[1]
+    listener = StreamServer(serve, host=host, ssl=tls)
+    await listener.start()
+    server.port = listener.port
     try:
         yield server
     finally:
-        listener.close()
-        pending = list(tasks)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await listener.close()
 
 
 def answering(*responses: bytes) -> Script:

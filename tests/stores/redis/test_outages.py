@@ -16,6 +16,7 @@ from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
+from tests.kit.stream_server import StreamServer
 from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
 
 TIMEOUT = 0.3
@@ -91,29 +92,25 @@ class LosingProxy:
         self.is_losing = False
         self.is_cut = False
         """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
-        self._server: asyncio.Server | None = None
-        self._pumps: list[asyncio.Task[None]] = []
+        self._server = StreamServer(self._serve)
 
     async def __aenter__(self) -> LosingProxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        await self._server.start()
         return self
 
     @property
     def url(self) -> str:
-        assert self._server is not None
-        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"redis://127.0.0.1:{self._server.port}"
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, out = await asyncio.open_connection("127.0.0.1", self._target)
-        pumps = self._pump(reader, out), self._pump(upstream, writer, answers=True)
-        self._pumps += map(asyncio.ensure_future, pumps)
+        try:
+            await asyncio.gather(self._pump(reader, out), self._pump(upstream, writer, answers=True))
+        finally:
+            out.close()
 
     async def _pump(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool = False
