@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
+from bench.ports import free_port
 from tests.cli.process import ROOT, until
 from tests.cli.service_fakes import FakeCommand
 
@@ -44,12 +45,6 @@ default = ["far.one"]
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="systemd is on Linux only")
 pytestmark = on_linux
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port: int = reserved.getsockname()[1]
-        return port
 
 
 class Session:

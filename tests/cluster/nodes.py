@@ -10,10 +10,10 @@ import signal
 from pathlib import Path
 
 from bench.peers import system_nginx
+from bench.ports import free_port
 from tests.cli.process import Command, running
 from tests.cluster.timeline import Timeline, Window, close
 from tests.kit.raw_client import call
-from tests.kit.redis_server import free_port
 
 _PATIENCE = 30.0
 _POLL = 0.05

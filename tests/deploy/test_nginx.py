@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from tests.cli.process import until
 from tests.deploy import checks
 from tests.kit import answers, asking
@@ -21,13 +22,6 @@ from tests.kit.steps import Raw, Sse
 from tests.kit.upstream import Upstream
 
 pytestmark = pytest.mark.skipif(checks.find("nginx") is None, reason="nginx is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers_on(port: int) -> bool:

@@ -9,7 +9,6 @@ import functools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterable
@@ -20,6 +19,8 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from bench.ports import free_port
 
 _INSTALL = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends"]
 _INSTALL_SECONDS = 600
@@ -40,13 +41,6 @@ def server_program() -> str:
     if found is None:
         pytest.skip("redis-server is missing and cannot be installed here: `apt-get install redis-server`")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class RedisServer:

@@ -8,7 +8,8 @@ from typing import Any
 
 import redis
 
-from tests.kit.redis_server import RedisServer, free_port
+from bench.ports import free_port
+from tests.kit.redis_server import RedisServer
 
 MASTER = "mymaster"
 _PATIENCE = 20.0

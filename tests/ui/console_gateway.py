@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from bench.ports import free_port
 from tests.cli.process import Command, running
 from tests.kit import asking
 from tests.kit.raw_client import Answer, call
@@ -87,16 +87,11 @@ limits = ["1000000 tokens/day"]
 """
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 class ConsoleGateway:
     """The gateway; `start` and `stop` make a restart on the same port."""
 
     def __init__(self, folder: Path, *, workers: int = 2, pace: float = 0.01) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.origin = f"http://127.0.0.1:{self.port}"
         self.file = folder / "gateway.toml"
         self.file.write_text(_CONFIG.replace("pace = 0.01", f"pace = {pace}"), "utf-8")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import trustme
 
+from bench.ports import free_port
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
-from tests.kit.redis_server import RedisServer, close_all, free_port
+from tests.kit.redis_server import RedisServer, close_all
 from tests.kit.redis_sets import knows_replica, start_cluster, start_replicated, wait_for_replica
 from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
 
