@@ -22,6 +22,7 @@ from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, begin, call
 from tests.kit.steps import CutOff, Hang, Json, Send, Sse, Steps
 from tests.kit.upstream import Request, Upstream
+from tests.protocols.test_usage import answers as answers_with_usage
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 HEAD = "[server]\nport = 0\ndrain_seconds = 1\n"
@@ -386,6 +387,70 @@ def without_usage(answer: Json | Sse) -> Json | Sse:
         body = {name: value for name, value in msgspec.json.decode(answer.data).items() if name != "usage"}
         return Json(200, body)
     return Sse([frame for frame in answer.frames if b'"choices":[]' not in frame])
+
+
+COUNT_NAMES = {
+    "chat": ("prompt_tokens", "completion_tokens"),
+    "responses": ("input_tokens", "output_tokens"),
+    "messages": ("input_tokens", "output_tokens"),
+    "gemini": ("promptTokenCount", "candidatesTokenCount"),
+}
+relays_and_translations = pytest.mark.parametrize(
+    ("client", "upstream"),
+    [
+        pytest.param(one, other, id=f"{one}-to-{other}")
+        for at, other in enumerate(PROTOCOLS)
+        for one in (other, PROTOCOLS[at - 1])
+    ],
+)
+
+
+@contextlib.asynccontextmanager
+async def counting_upstream(
+    protocol: str, counts: dict[str, Any], *, stream: bool
+) -> AsyncIterator[Upstream]:
+    """Run an upstream whose answer has this usage object and no other."""
+    whole, streamed = answers_with_usage(protocol, counts)
+    streamed = streamed.replace(b'"usageMetadata":{"promptTokenCount":1}', b'"usageMetadata":{}')
+    async with Upstream(lambda _: Sse([streamed]) if stream else Json(200, msgspec.json.decode(whole))) as up:
+        yield up
+
+
+@streaming
+@pytest.mark.parametrize("counts", [(0, 0), ("many", -7)], ids=["zeros", "nonsense"])
+@relays_and_translations
+async def test_usage_without_a_count_is_estimated(
+    tmp_path: Path, client: str, upstream: str, counts: tuple[Any, Any], stream: bool
+) -> None:
+    """A provider that counts nothing must not make the answer free."""
+    usage = dict(zip(COUNT_NAMES[upstream], counts, strict=True))
+    async with (
+        counting_upstream(upstream, usage, stream=stream) as up,
+        gateway(tmp_path, one_target(upstream, up)) as running,
+    ):
+        answer = await running.send(client, stream=stream)
+    assert answer.status == 200
+    row = running.request()
+    assert row["cost_kind"] == "estimated"
+    assert row["input_tokens"] > 5
+    assert row["output_tokens"] > 0
+    assert row["cost"] == row["cost_estimated"] > 0
+
+
+@streaming
+@relays_and_translations
+async def test_input_that_the_provider_did_not_count_is_estimated(
+    tmp_path: Path, client: str, upstream: str, stream: bool
+) -> None:
+    async with (
+        counting_upstream(upstream, {COUNT_NAMES[upstream][1]: 500}, stream=stream) as up,
+        gateway(tmp_path, one_target(upstream, up)) as running,
+    ):
+        await running.send(client, stream=stream)
+    row = running.request()
+    assert (row["output_tokens"], row["cost_kind"]) == (500, "estimated")
+    assert 5 < row["input_tokens"] < 100
+    assert row["cost"] == (row["input_tokens"] + 1000) / 1e6
 
 
 @streaming

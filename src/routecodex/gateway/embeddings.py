@@ -120,12 +120,11 @@ def _usage(answer: bytes, body: bytes) -> Usage:
     """Return the counts of an answer, estimated if it has none."""
     found = json.try_read(answer, _answers)
     counts = found.usage if found is not None else None
-    if counts is None:
-        return Usage(input=estimate_by_size(body), estimated=True)
-    if counts.prompt_tokens is None:
+    if counts is not None and counts.prompt_tokens is None:
         # Voyage and Jina report the total alone.
         counts.prompt_tokens = counts.total_tokens
-    return usage_of(counts, None)
+    usage = usage_of(counts, None) if counts is not None else None
+    return usage or Usage(input=estimate_by_size(body), estimated=True)
 
 
 def _strip_tags(body: bytes) -> bytes:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from routecodex.accounting.clients import Client
 from routecodex.accounting.cost import NO_COST, Cost, sum_costs
 from routecodex.canon.errors import GatewayError, Overloaded
@@ -149,6 +151,12 @@ class ClientRequest:
     def estimate_input(self) -> int:
         """Estimate its tokens closely, for an answer that was cut off before its provider counted them."""
         return tokens.estimate(self.wire.body, threshold=0)
+
+    def complete_usage(self, usage: Usage) -> Usage:
+        """Return the usage of an answer, with an estimate of the input if its provider counted none."""
+        if usage.input > 0 or usage.cost is not None:
+            return usage
+        return replace(usage, input=self.estimate_input(), estimated=True)
 
     def is_held_by(self, target: Target) -> bool:
         """Return whether this provider and key store the conversation that the request continues."""

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from routecodex.canon.events import Usage
 from routecodex.canon.parts import Json
 
 MOST_TOKENS: Final = 10**12
@@ -57,6 +58,14 @@ def _amount(value: Json, *, most: float = _MOST_USD) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if 0 <= value <= most else None
+
+
+def counted(usage: Usage) -> Usage | None:
+    """Return the usage of an answer; None if the provider has counted nothing.
+
+    No answer is without tokens: an empty usage object, or zeros in it, must not make the answer free.
+    """
+    return usage if usage.input or usage.output or usage.cost is not None else None
 
 
 def mode_of(tier: Json) -> str:

@@ -56,7 +56,7 @@ def responses(draw: st.DrawFn) -> Response:
     parts += [ToolCall(f"call_{at}", name, text) for at, (name, text) in enumerate(calls)]
     reason: Reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
     cached = draw(counts)
-    usage = Usage(cached + draw(counts), draw(counts), cache_read=cached, reasoning=draw(counts))
+    usage = Usage(1 + cached + draw(counts), draw(counts), cache_read=cached, reasoning=draw(counts))
     logprobs = tuple(draw(st.lists(likely, max_size=2))) if any(isinstance(p, Text) for p in parts) else ()
     return Response(
         "chatcmpl-abc", "asked", 1, tuple(parts), Finish(reason, upstream_reason=reason), usage, logprobs

@@ -245,7 +245,7 @@ def separate(found: list[AnswerPart]) -> tuple[AnswerPart, ...]:
 
 
 usages = st.builds(
-    lambda i, o, r, c: Usage(input=i, output=o + r, reasoning=r, cache_read=c),
+    lambda i, o, r, c: Usage(input=i + 1, output=o + r, reasoning=r, cache_read=c),
     *[st.integers(0, 1000)] * 4,
 )
 

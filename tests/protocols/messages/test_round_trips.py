@@ -50,7 +50,7 @@ def responses(draw: st.DrawFn) -> Response:
     ]
     reason, upstream_reason = ("tool_calls", "tool_use") if calls else draw(st.sampled_from(reasons))
     read_, wrote = draw(counts), draw(counts)
-    usage = Usage(draw(counts) + read_ + wrote, draw(counts), read_, wrote, draw(counts))
+    usage = Usage(1 + draw(counts) + read_ + wrote, draw(counts), read_, wrote, draw(counts))
     finish = Finish(reason, upstream_reason=upstream_reason)  # type: ignore[arg-type]  # both are str here
     return Response("msg_abc", "asked", None, tuple(parts), finish, usage)
 

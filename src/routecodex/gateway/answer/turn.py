@@ -296,6 +296,7 @@ class ServerToolTurn:
     def _count(self, usage: Usage, certainty: CostKind = "reported", status: int = 200) -> None:
         target = self._record.target
         assert target is not None
+        usage = self._request.complete_usage(usage)
         self._services.count_call(self._record, target, usage, certainty=certainty, status=status)
 
     async def _write(self, batch: EventBatch, recorder: ReasoningRecorder) -> None:

@@ -124,6 +124,7 @@ class ClientWriter:
         if record.target is None:
             record.usage = usage
         else:
+            usage = self._request.complete_usage(usage)
             self._services.count_call(record, record.target, usage, certainty=certainty, status=status)
 
     def _count_observed(self, pipe: Pipe, status: int) -> None:

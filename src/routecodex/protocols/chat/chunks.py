@@ -28,7 +28,7 @@ from routecodex.protocols.chat.schema import (
     WireToolCallDelta,
     WireUsage,
 )
-from routecodex.protocols.usage import billed_cost, loose_tokens, mode_of
+from routecodex.protocols.usage import billed_cost, counted, loose_tokens, mode_of
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, decode_raw, has_content, is_present
 
@@ -296,8 +296,8 @@ def reasoning_details_of(delta: WireDelta) -> list[tuple[int, str]]:
     return texts
 
 
-def usage_of(wire: WireUsage, tier: str | None) -> Usage:
-    """Return the canonical usage of an answer with this `service_tier`."""
+def usage_of(wire: WireUsage, tier: str | None) -> Usage | None:
+    """Return the canonical usage of an answer with this `service_tier`; None if nothing was counted."""
     input, output = wire.prompt_tokens or 0, wire.completion_tokens or 0
     cached = written = reasoning = 0
     details = wire.prompt_tokens_details or wire.prompt_token_details
@@ -317,14 +317,16 @@ def usage_of(wire: WireUsage, tier: str | None) -> Usage:
         if reasoning > output if total is None else total - input - output >= reasoning:
             output += reasoning
     billed = wire.cost is not None or wire.cost_in_usd_ticks is not None
-    return Usage(
-        input=input,
-        output=output,
-        cache_read=cached,
-        cache_write=written,
-        reasoning=reasoning,
-        cost=billed_cost(wire) if billed else None,
-        mode=mode_of(tier) if tier else "",
+    return counted(
+        Usage(
+            input=input,
+            output=output,
+            cache_read=cached,
+            cache_write=written,
+            reasoning=reasoning,
+            cost=billed_cost(wire) if billed else None,
+            mode=mode_of(tier) if tier else "",
+        )
     )
 
 

@@ -142,8 +142,9 @@ class ChunkDecoder:
             if choice.index == 0:
                 self._choice(choice, out)
         usage = chunk.usage if chunk.x_groq is None else chunk.counts
-        if usage is not None:
-            out.append(UsageReported(usage_of(usage, chunk.service_tier)))
+        found = usage_of(usage, chunk.service_tier) if usage is not None else None
+        if found is not None:
+            out.append(UsageReported(found))
 
     def texts(self, texts: list[str], out: list[StreamItem]) -> None:
         """Add text deltas that were found without decoding their chunks."""

@@ -428,12 +428,12 @@ class Relay(FrameRelay):
 
     def _note_usage(self, usage: WireUsage, data: bytes) -> None:
         """Note the usage of a chunk that cannot be sent as it came."""
-        self.outcome.usage = usage_of(usage, self._tier)
+        self.outcome.usage = usage_of(usage, self._tier) or self.outcome.usage
         self._usage_data = data
 
     def _usage_frame(self, usage: WireUsage, raw: bytes) -> bytes:
         """Note the usage of a chunk without choices; return its frame if it may be sent now."""
-        self.outcome.usage = usage_of(usage, self._tier)
+        self.outcome.usage = usage_of(usage, self._tier) or self.outcome.usage
         if self._usage_sent or not (self._include_usage and self._finish_reasons):
             return b""
         self._usage_sent = True

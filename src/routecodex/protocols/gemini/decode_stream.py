@@ -39,7 +39,7 @@ from routecodex.protocols.gemini.schema import (
     WireUsage,
 )
 from routecodex.protocols.upstream_errors import stream_truncated
-from routecodex.protocols.usage import loose_tokens
+from routecodex.protocols.usage import counted, loose_tokens
 from routecodex.wire import json, sse
 
 _chunk = Decoder(StreamChunk)
@@ -187,9 +187,9 @@ class ChunkDecoder:
             self._repeats_finish = True
         events = self._begin(chunk)
         if chunk.usage_metadata is not None:
-            if self._usage is None:
-                events.append(UsageReported(decode_usage(chunk.usage_metadata)))
-            self._usage = chunk.usage_metadata
+            is_first, self._usage = self._usage is None, chunk.usage_metadata
+            if is_first:
+                events += self._usage_events()
         candidate = chunk.candidate
         if candidate is not None:
             self._candidate(candidate, data, events)
@@ -225,7 +225,8 @@ class ChunkDecoder:
         return decode_usage(self._usage) if self._usage is not None else None
 
     def _usage_events(self) -> list[Event]:
-        return [UsageReported(decode_usage(self._usage))] if self._usage is not None else []
+        usage = self.reported()
+        return [UsageReported(usage)] if usage is not None else []
 
     def _begin(self, chunk: StreamChunk | None) -> list[Event]:
         if self._started:
@@ -355,18 +356,20 @@ def blocked_finish_reason(reason: str) -> str:
     return reason if reason in _FILTERS else "SAFETY"
 
 
-def decode_usage(usage: WireUsage) -> Usage:
-    """Return the canonical counts: prompts of tools are input, thoughts are output."""
+def decode_usage(usage: WireUsage) -> Usage | None:
+    """Return the canonical counts: prompts of tools are input, thoughts are output; None without a count."""
     thoughts = usage.thoughts_token_count or 0
     prompt = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
     output = usage.candidates_token_count
     if output is None:
         output = max(0, (usage.total_token_count or 0) - prompt - thoughts)
-    return Usage(
-        input=prompt,
-        output=output + thoughts,
-        cache_read=usage.cached_content_token_count or 0,
-        reasoning=thoughts,
+    return counted(
+        Usage(
+            input=prompt,
+            output=output + thoughts,
+            cache_read=usage.cached_content_token_count or 0,
+            reasoning=thoughts,
+        )
     )
 
 

@@ -41,7 +41,7 @@ from routecodex.protocols.messages.schema import (
     WireUsage,
 )
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
-from routecodex.protocols.usage import billed_cost, loose_tokens, mode_of
+from routecodex.protocols.usage import billed_cost, counted, loose_tokens, mode_of
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge
@@ -499,19 +499,21 @@ class UsageCounter:
         self._write = (split.ephemeral_5m_input_tokens or 0) + self._hour
 
     def usage(self) -> Usage | None:
-        """Return the counts so far; None if the provider has not counted its output."""
+        """Return the counts so far; None if the provider has not counted its output, or nothing but zeros."""
         if self._output < 0:
             return None
-        return Usage(
-            input=self._input + self._read + self._write,
-            output=self._output,
-            cache_read=self._read,
-            cache_write=self._write,
-            reasoning=self._thinking,
-            iterations=self._iterations,
-            cache_write_1h=min(self._hour, self._write),
-            cost=self._nanos,
-            mode=self._mode,
+        return counted(
+            Usage(
+                input=self._input + self._read + self._write,
+                output=self._output,
+                cache_read=self._read,
+                cache_write=self._write,
+                reasoning=self._thinking,
+                iterations=self._iterations,
+                cache_write_1h=min(self._hour, self._write),
+                cost=self._nanos,
+                mode=self._mode,
+            )
         )
 
 

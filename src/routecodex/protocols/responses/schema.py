@@ -13,7 +13,7 @@ from msgspec.json import Decoder
 
 from routecodex.canon.events import Usage
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.usage import BilledUsage, Tokens, billed_cost, loose_tokens, mode_of
+from routecodex.protocols.usage import BilledUsage, Tokens, billed_cost, counted, loose_tokens, mode_of
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.json import ABSENT
@@ -279,8 +279,6 @@ def decode_usage(value: Any, tier: Any = None) -> Usage | None:
         usage = convert(value, WireUsage, strict=False)
     except ValueError:
         usage = convert(_loose_counts(value), WireUsage)
-        if usage.input_tokens is None and usage.output_tokens is None:
-            return None
     inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
     input, read, write = usage.input_tokens or 0, 0, 0
     if inputs is not None:
@@ -289,14 +287,16 @@ def decode_usage(value: Any, tier: Any = None) -> Usage | None:
             # xAI: cached tokens were seen beside the input tokens instead of among them.
             input += read + write
     billed = usage.cost is not None or usage.cost_in_usd_ticks is not None
-    return Usage(
-        input=input,
-        output=usage.output_tokens or 0,
-        cache_read=read,
-        cache_write=write,
-        reasoning=outputs.reasoning_tokens or 0 if outputs is not None else 0,
-        cost=billed_cost(usage) if billed else None,
-        mode=mode_of(tier) if tier else "",
+    return counted(
+        Usage(
+            input=input,
+            output=usage.output_tokens or 0,
+            cache_read=read,
+            cache_write=write,
+            reasoning=outputs.reasoning_tokens or 0 if outputs is not None else 0,
+            cost=billed_cost(usage) if billed else None,
+            mode=mode_of(tier) if tier else "",
+        )
     )
 
 
