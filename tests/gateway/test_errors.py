@@ -56,6 +56,23 @@ async def refused(answer: Json, protocol: str, client: str, *, stream: bool = Fa
     return received
 
 
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_every_error_has_code_and_details_beside_that_of_the_protocol(client: str) -> None:
+    path, body = asking.path(client, stream=False), asking.body(client, stream=False)
+    async with (
+        Upstream(lambda _: answers.error("chat", 500, "boom")) as up,
+        serving(one_target("chat", up) + NO_HEALTH) as gateway,
+    ):
+        failed = await call(gateway.port, path, body)
+        invalid = await call(gateway.port, path, b"no JSON")
+        missing = await call(gateway.port, "/nothing", body)
+    found = [(answer.json["code"], answer.json["details"]) for answer in (failed, invalid, missing)]
+    assert found == [("upstream_error", {}), ("invalid_json", {}), ("not_found", {})]
+    assert [next(iter(answer.json)) for answer in (failed, invalid)] == [
+        "type" if client == "messages" else "error"
+    ] * 2
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("upstream", PROTOCOLS)

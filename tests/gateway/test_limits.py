@@ -121,12 +121,19 @@ async def test_requests_at_the_same_time_are_limited() -> None:
         assert (await gateway.ask(stream=True)).status == 200
     assert refused.status == 429
     assert refused.json["code"] == "concurrency_exceeded"
-    assert refused.json["details"]["limit"] == "1 concurrent"
+    assert refused.json["details"] == {
+        "owner": "client:laptop",
+        "limit": "1 concurrent",
+        "unit": "concurrent",
+        "used": 1,
+        "max": 1,
+        "resets_at": None,
+    }
     assert refused.headers["retry-after"] == "1"
     assert "x-should-retry" not in refused.headers
     assert (
         refused.json["error"]["message"]
-        == "client 'laptop' is at its limit of 1 concurrent: 1 requests are running"
+        == "client 'laptop' is at its limit of 1 concurrent: 1 request is running"
     )
 
 
@@ -317,7 +324,7 @@ async def test_all_choices_and_all_tokens_that_are_asked_for_are_reserved(
         refused = await gateway.ask()
         assert gateway.upstream.requests == []
     assert refused.status == 429
-    assert re.search(r"this request may need \$5\.\d+$", refused.json["error"]["message"])
+    assert re.search(r"this request may need \$5\.\d+, ", refused.json["error"]["message"])
     assert refused.headers["x-should-retry"] == "false"
 
 
@@ -344,5 +351,19 @@ async def test_reservations_of_running_requests_hold_back_others(protocol: str) 
     assert refused.status == 429
     assert re.search(
         r"\$0 used, \$4\.\d+ reserved by running requests, this request may need \$4\.\d+",
+        refused.json["error"]["message"],
+    )
+
+
+async def test_a_request_that_needs_more_than_the_whole_limit_is_told_so() -> None:
+    more = '[usage]\nreserve = "max"\n'
+    async with limited(client("laptop", 'limits = ["100 tokens/day"]'), more=more) as gateway:
+        gateway.bodies["max_tokens"] = 5000
+        refused = await gateway.ask()
+    assert refused.status == 429
+    assert refused.headers["x-should-retry"] == "false"
+    assert re.fullmatch(
+        r"client 'laptop' has a limit of 100 tokens/day: 0 used, this request may need 50\d\d, "
+        r"which is more than the whole limit; raise the limit, or send a lower max_tokens",
         refused.json["error"]["message"],
     )

@@ -32,6 +32,11 @@ class LimitFigures:
         self.resets_at: Final = resets_at
 
     @property
+    def taken(self) -> int:
+        """The amount used; of requests at the same time those that run, because nothing is used of them."""
+        return self.reserved if self.limit.unit == "concurrent" else self.used
+
+    @property
     def remaining(self) -> int:
         """The amount that a request could still reserve."""
         return max(self.limit.max - self.used - self.reserved, 0)

@@ -113,7 +113,7 @@ def limit_use(figures: LimitFigures) -> dict[str, Any]:
     """Return the state of a limit for JSON."""
     limit, resets_at = figures.limit, figures.resets_at
     return {
-        "used": limit.show(figures.used),
+        "used": limit.show(figures.taken),
         "reserved": limit.show(figures.reserved),
         "remaining": limit.show(figures.remaining),
         "resets_at": None if resets_at is None else iso_time(resets_at / MICROS),
@@ -124,7 +124,7 @@ def limit_line(figures: LimitFigures) -> str:
     """Return the state of a limit as a line for people."""
     limit = figures.limit
     reset = "" if figures.resets_at is None else f", resets {iso_time(figures.resets_at / MICROS)}"
-    used, left = (_rounded(limit, amount) for amount in (figures.used, figures.remaining))
+    used, left = (_rounded(limit, amount) for amount in (figures.taken, figures.remaining))
     return f"{limit.name}: {used} used, {left} left{reset}"
 
 

@@ -425,7 +425,7 @@ def limit_error(refusal: LimitRefusal, now: int) -> LimitExceeded:
             "owner": limit.owner,
             "limit": limit.text,
             "unit": limit.unit,
-            "used": limit.show(row.used),
+            "used": limit.show(row.taken),
             "max": limit.show(limit.max),
             "resets_at": resets,
         },
@@ -440,13 +440,16 @@ def _message(refusal: LimitRefusal, resets: str | None, *, never: bool) -> str:
     row = refusal.exceeded
     limit = row.limit
     kind, _, name = limit.owner.partition(":")
-    head = f"{kind} {name!r} is at its limit of {limit.label}"
+    head = f"{kind} {name!r} {'has a' if never else 'is at its'} limit of {limit.label}"
     if limit.unit == "concurrent":
-        return f"{head}: {row.reserved} requests are running"
+        running = "1 request is" if row.reserved == 1 else f"{row.reserved} requests are"
+        return f"{head}: {running} running"
     parts = [f"{limit.describe(row.used)} used"]
     if row.reserved:
         parts.append(f"{limit.describe(row.reserved)} reserved by running requests")
     if limit.unit != "requests":
         parts.append(f"this request may need {limit.describe(refusal.amount)}")
-    tail = f"; it resets at {resets}" if resets is not None and not never else ""
+    tail = f"; it resets at {resets}" if resets is not None else ""
+    if never:
+        tail = ", which is more than the whole limit; raise the limit, or send a lower max_tokens"
     return f"{head}: {', '.join(parts)}{tail}"

@@ -90,6 +90,8 @@ def error_reply(error: GatewayError, request: HttpRequest | None, request_id: st
         headers.append((b"x-codex-promo-message", header_text(error.message)))
     if error.notices:
         headers.append((b"x-routecodex-notice", notice_text(error.notices)))
+    envelope.setdefault("code", error.kind)
+    envelope.setdefault("details", {})
     return status, headers, json.encode(envelope)
 
 

@@ -66,8 +66,7 @@ class LimitMetrics(Collector):
 
 
 def _used_share(row: LimitFigures) -> float:
-    used = row.reserved if row.limit.unit == "concurrent" else row.used
-    return used / row.limit.max
+    return row.taken / row.limit.max
 
 
 def _shown_limits(gateway: Gateway) -> list[Limit]:
