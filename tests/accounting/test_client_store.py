@@ -268,6 +268,13 @@ async def test_a_wrong_setting_is_refused_and_nothing_is_made(
         assert (await process.calls.list())["clients"] == []
 
 
+async def test_limits_that_are_not_a_list_are_refused_with_an_example(tmp_path: Path) -> None:
+    async with store(tmp_path) as opened:
+        with pytest.raises(GatewayError) as caught:
+            await Process(opened).calls.add(b'{"name": "x", "limits": "$1/day"}')
+    assert caught.value.message == 'limits: must be a list, as in ["$20/day", "60 requests/60s"]'
+
+
 async def test_settings_that_are_not_sent_stay_and_null_removes_one(tmp_path: Path) -> None:
     async with store(tmp_path) as opened:
         process = Process(opened)

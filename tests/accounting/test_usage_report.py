@@ -55,6 +55,26 @@ def test_an_end_before_the_beginning_is_refused() -> None:
         UsageQuestion(since="1d", until="2d", now=NOW)
 
 
+def test_a_beginning_in_the_future_is_refused() -> None:
+    with pytest.raises(InvalidUsageQuery, match="is in the future") as caught:
+        UsageQuestion(since="2027-01-01", now=NOW)
+    assert caught.value.parameter == "since"
+
+
+def test_a_day_that_has_begun_in_the_zone_of_the_ledger_is_not_in_the_future() -> None:
+    late = moment("2026-03-25T23:30:00+00:00")
+    question = UsageQuestion(since="2026-03-26", now=late)
+    assert question.times(OSLO) == ("2026-03-25T23:00:00Z", "2026-03-25T23:30:00Z")
+    assert question.times(UTC) == ("2026-03-26T00:00:00Z", "2026-03-26T00:00:00Z")
+
+
+def test_today_begins_with_the_first_midnight_where_clocks_go_back_over_it() -> None:
+    """On the Azores a second midnight follows an hour after the first, on the last Sunday of October."""
+    now = moment("2026-10-25T01:30:00+00:00")
+    query = UsageQuestion(now=now).query(ZoneInfo("Atlantic/Azores"))
+    assert query.since == moment("2026-10-25T00:00:00+00:00")
+
+
 def test_an_end_in_the_future_is_now() -> None:
     question = UsageQuestion(since="1d", until="2030-01-01", now=NOW)
     assert question.query(UTC).until is None

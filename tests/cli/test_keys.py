@@ -96,13 +96,14 @@ def test_every_option_of_add_is_a_setting_of_the_client(config: Path) -> None:
 
 
 def test_clients_are_listed_and_shown_for_people(config: Path) -> None:
-    done("add", "ci", "--team", "core", "--rpm", "60")
+    done("add", "ci", "--team", "core", "--rpm", "60", "--concurrent", "4")
     lines = keys("list").stdout.splitlines()
     assert lines[0].split() == [
         *("CLIENT", "TEAM", "SOURCE", "KEY", "STATE", "EXPIRES", "LAST", "USED", "LIMITS"),
     ]
     assert re.fullmatch(
-        r"ci +core +store +rcx-\S{4} +valid +never +never +60 requests/60s, \$200/month", lines[1]
+        r"ci +core +store +rcx-\S{4} +valid +never +never +4 concurrent, 60 requests/60s, \$200/month",
+        lines[1],
     )
     assert re.fullmatch(r"laptop +- +file +key-of-t +valid +never +never +-", lines[2])
     shown = keys("show", "ci").stdout
@@ -146,7 +147,7 @@ FAILS = [
     (("add", "a b"), 2, '"a b" is not a valid name'),
     (("add", "gateway"), 2, "stands for the gateway's own calls"),
     (("add", "anonymous"), 2, "stands for requests without a key"),
-    (("add", "x", "--limit", "$-1/day"), 2, '"$-1/day" is not a limit'),
+    (("add", "x", "--limit", "$-1/day"), 2, '"$-1/day" is negative'),
     (("add", "x", "--budget", "lots"), 2, '"$lots" is not a limit'),
     (("add", "x", "--rpm", "-5"), 2, "rpm: must be a whole number from 1"),
     (("add", "x", "--rpm", "many"), 2, "is not a valid integer"),

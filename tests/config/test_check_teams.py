@@ -245,8 +245,13 @@ BAD_VALUES = [
         f"must be a whole number from 1 to 1000000000, got {10**30}",
     ),
     ('limits = [""]', "limits[0]", '"" is not a limit'),
-    ('limits = ["$20/fortnight"]', "limits[0]", '"$20/fortnight" is not a limit'),
-    ('limits = ["$-20/day"]', "limits[0]", '"$-20/day" is not a limit'),
+    (
+        'limits = ["$20/fortnight"]',
+        "limits[0]",
+        '"$20/fortnight" has the window "fortnight"; windows are minute, hour, day, week and month, and '
+        "times such as 60s, 5h or 7d",
+    ),
+    ('limits = ["$-20/day"]', "limits[0]", '"$-20/day" is negative'),
     ('limits = [{ limit = "0 requests/day" }]', "limits[0].limit", '"0 requests/day" allows nothing'),
     (
         'limits = [{ limit = "$1/day", warn_at = 1.5 }]',

@@ -31,18 +31,27 @@ def test_a_limit_is_an_amount_and_a_window(text: str, limit: LimitText, maximum:
     assert found.maximum == maximum
 
 
+WINDOWS = "windows are minute, hour, day, week and month, and times such as 60s, 5h or 7d"
 INVALID = [
     ("", "is not a limit"),
-    ("20/day", "is not a limit"),
-    ("$20", "is not a limit"),
-    ("$20 tokens/day", "is not a limit"),
-    ("-5 requests/day", "is not a limit"),
+    ("$/day", "is not a limit"),
+    ("20/day", "does not say what it counts: write $20 for money, or 20 requests"),
+    ("$20", "has no window"),
+    ("20", "has no window"),
+    ("$20/", "has no window"),
+    ("$20 tokens/day", "counts money and tokens at once"),
+    ("-5 requests/day", "is negative"),
+    ("$-5/day", "is negative"),
     ("$1e3/day", "is not a limit"),
-    ("20 apples/day", "is not a limit"),
-    ("$20/year", "is not a limit"),
-    ("$20/days", "is not a limit"),
-    ("$20/5w", "is not a limit"),
-    ("$1.0000000001/day", "is not a limit"),
+    (
+        "20 apples/day",
+        'counts "apples"; a limit counts money ($), requests, tokens, input, output or uncached',
+    ),
+    ("$20/year", f'has the window "year"; {WINDOWS}'),
+    ("$20/days", f'has the window "days"; {WINDOWS}'),
+    ("$20/5w", f'has the window "5w"; {WINDOWS}'),
+    ("$1.0000000001/day", "has more than 9 decimals"),
+    ("99999999999999999 tokens/day", "is more than can be counted"),
     ("0.5 requests/day", "is not a whole number of units"),
     ("$0/day", "allows nothing"),
     ("0 tokens/60s", "allows nothing"),

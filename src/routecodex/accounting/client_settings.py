@@ -96,6 +96,8 @@ def _count(name: str, settings: ClientSettings) -> int | None:
 def _limits(value: Any, config: Config) -> tuple[LimitConfig, ...]:
     if value is None:
         return ()
+    if not isinstance(value, list):
+        raise _invalid_limit('limits: must be a list, as in ["$20/day", "60 requests/60s"]', "limits")
     try:
         limits = msgspec.convert(value, _LIMITS_TYPE)
     except msgspec.ValidationError as exc:

@@ -16,6 +16,7 @@ from routecodex.accounting.timestamps import iso_time, parse_duration
 from routecodex.config import parse_time
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
+_DAY = 86_400
 _TIMES = frozenset(("day", "hour"))
 
 
@@ -57,6 +58,9 @@ class UsageQuestion:
         until = self._moment("until", self._until, zone)
         if since is None:
             since = _midnight(self.now, zone)
+        if since > self.now + _DAY:
+            # A date may have begun in the time zone of a ledger, and not yet in others.
+            raise InvalidUsageQuery("since", "is in the future")
         if until is not None and until < since:
             raise InvalidUsageQuery("until", "is before since")
         open_end = None if until is not None and until > self.now else until
@@ -65,7 +69,8 @@ class UsageQuestion:
     def times(self, zone: tzinfo) -> tuple[str, str]:
         """Return the beginning and the end of the time in ISO 8601."""
         query = self.query(zone)
-        return iso_time(query.since), iso_time(self.now if query.until is None else query.until)
+        end = max(self.now, query.since) if query.until is None else query.until
+        return iso_time(query.since), iso_time(end)
 
     def _moment(self, name: str, text: str | None, zone: tzinfo) -> float | None:
         return None if text is None else past_moment(name, text, zone=zone, now=self.now)
@@ -144,5 +149,6 @@ def _order(by: Sequence[str]) -> Callable[[tuple[Values, Figures]], tuple[Any, .
 
 
 def _midnight(now: float, zone: tzinfo) -> float:
-    today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    # Where clocks go back over midnight there are two of them; the day begins with the first.
+    today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     return today.timestamp()

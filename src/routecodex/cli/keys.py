@@ -438,5 +438,10 @@ def _cells(row: Mapping[str, Any]) -> TableRow:
         _state(row),
         moment(row["expires_at"]) or "never",
         moment(row["last_used_at"]) or "never",
-        ", ".join(limit["limit"] for limit in row["limits"]) or "-",
+        ", ".join(_limit_names(row)) or "-",
     ]
+
+
+def _limit_names(row: Mapping[str, Any]) -> list[str]:
+    concurrent = [f"{row['concurrent']} concurrent"] if row["concurrent"] else []
+    return [*concurrent, *(limit["limit"] for limit in row["limits"])]

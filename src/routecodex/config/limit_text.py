@@ -23,6 +23,12 @@ _LIMIT = re.compile(
     r"(?:\s*(?P<unit>requests?|tokens?|input|output|uncached))?\s*/\s*"
     r"(?:(?P<period>minute|hour|day|week|month)|(?P<count>[0-9]{1,9})(?P<letter>[smhd]))\Z"
 )
+_WINDOW = re.compile(r"(?:minute|hour|day|week|month|[0-9]{1,9}[smhd])\Z")
+_AMOUNT = re.compile(
+    r"(?P<money>\$)?\s*(?P<minus>-)?\s*(?P<whole>[0-9]+)(?:\.(?P<decimals>[0-9]+))?(?P<factor>[kM])?"
+    r"\s*(?P<unit>[A-Za-z]*)\Z"
+)
+_UNITS = ("requests", "request", "tokens", "token", "input", "output", "uncached")
 _FACTORS = {None: 1, "k": 1000, "M": 1_000_000}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SINGULARS = {"request": "requests", "token": "tokens"}
@@ -50,7 +56,7 @@ def parse_limit(text: str) -> LimitText | str:
     """Return the limit that a text states, or the reason why it states none."""
     found = _LIMIT.match(text.strip())
     if found is None or bool(found["money"]) == bool(found["unit"]):
-        return "is not a limit"
+        return _reason(text)
     number = Decimal(found["number"]) * _FACTORS[found["factor"]]
     exact = number * NANO_USD if found["money"] else number
     if exact != exact.to_integral_value():
@@ -66,3 +72,26 @@ def parse_limit(text: str) -> LimitText | str:
     if not 1 <= seconds <= _LONGEST_WINDOW:
         return "has a window that is not between 1 second and 366 days"
     return LimitText(cast("LimitUnit", unit), int(exact), None, seconds)
+
+
+def _reason(text: str) -> str:
+    """Return why a text is not a limit, as closely as it can be told."""
+    amount, _, window = (part.strip() for part in text.strip().partition("/"))
+    found = _AMOUNT.match(amount)
+    if found is None or (found["money"] and found["unit"] and found["unit"] not in _UNITS):
+        return "is not a limit"
+    if found["minus"]:
+        return "is negative"
+    if not window:
+        return "has no window"
+    if not _WINDOW.match(window):
+        known = "windows are minute, hour, day, week and month, and times such as 60s, 5h or 7d"
+        return f'has the window "{window[:20]}"; {known}'
+    if found["money"] and found["unit"]:
+        return f"counts money and {found['unit']} at once"
+    if not found["money"] and not found["unit"]:
+        return f"does not say what it counts: write ${amount[:20]} for money, or {amount[:20]} requests"
+    if found["unit"] and found["unit"] not in _UNITS:
+        known = "a limit counts money ($), requests, tokens, input, output or uncached"
+        return f'counts "{found["unit"][:20]}"; {known}'
+    return "has more than 9 decimals" if len(found["decimals"] or "") > 9 else "is more than can be counted"
