@@ -326,6 +326,15 @@ def assert_no_row_is_scanned(connection: sqlite3.Connection, query: UsageQuery) 
             assert until - since <= HOUR * 1000
 
 
+@pytest.mark.parametrize("by", [("hour",), ("client", "hour"), ("day", "hour"), ("day",)], ids="-".join)
+def test_totals_are_grouped_by_their_time_without_sorting(
+    million: sqlite3.Connection, by: tuple[str, ...]
+) -> None:
+    first = next(statements(million, UsageQuery(by=by, since=MIDNIGHT - 80 * DAY)))
+    plan = [row[3] for row in million.execute(f"EXPLAIN QUERY PLAN {first.sql}", first.values)]
+    assert "USE TEMP B-TREE FOR GROUP BY" not in plan
+
+
 def test_a_session_among_a_million_rows_is_found_by_its_index(million: sqlite3.Connection) -> None:
     steps, found = rows_visited(million, UsageQuery(by=("model",), filters={"session": "s1234"}))
     assert total(found.values()).requests == 50

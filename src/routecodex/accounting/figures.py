@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from routecodex.accounting.cost import UNKNOWN
 
 _DECIMALS = 9
 
 
-class Figures(Struct, frozen=True):
+class Figures(Struct, frozen=True, gc=False):
     """Sums over some requests or calls; costs are in USD.
 
     `cost` is what is known, `cost_unknown` counts those without a price, and `cost_estimated` is the part of
@@ -50,24 +50,29 @@ class Figures(Struct, frozen=True):
         """Share of the input that was read from the provider's cache; None without input."""
         return round(self.cache_read_tokens / self.input_tokens, 6) if self.input_tokens else None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the figures by name."""
-        return {
-            "requests": self.requests,
-            "errors": self.errors,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cache_read_tokens": self.cache_read_tokens,
-            "cache_write_tokens": self.cache_write_tokens,
-            "reasoning_tokens": self.reasoning_tokens,
-            "cost": round(self.cost, _DECIMALS),
-            "cost_unknown": self.cost_unknown,
-            "cost_estimated": round(self.cost_estimated, _DECIMALS),
-            "cache_hit_rate": self.cache_hit_rate,
-        }
+    def as_dict(self, label: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
+        """Return the figures by name, after the names and values of a label.
+
+        An answer has tens of thousands of rows: one dict is made for each, and zeros are not rounded.
+        """
+        row = dict(label)
+        estimated = self.cost_estimated
+        row["requests"] = self.requests
+        row["errors"] = self.errors
+        row["input_tokens"] = self.input_tokens
+        row["output_tokens"] = self.output_tokens
+        row["cache_read_tokens"] = self.cache_read_tokens
+        row["cache_write_tokens"] = self.cache_write_tokens
+        row["reasoning_tokens"] = self.reasoning_tokens
+        row["cost"] = round(self.cost, _DECIMALS)
+        row["cost_unknown"] = self.cost_unknown
+        row["cost_estimated"] = round(estimated, _DECIMALS) if estimated else 0.0
+        row["cache_hit_rate"] = self.cache_hit_rate
+        return row
 
 
 FIGURE_NAMES = tuple(Figures().as_dict())
+_values = attrgetter(*Figures.__struct_fields__)
 
 
 def figures_of(row: Mapping[str, Any]) -> Figures:
@@ -77,7 +82,7 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
 
 def total(rows: Iterable[Figures]) -> Figures:
     """Return the sum of figures."""
-    columns = tuple(zip(*map(astuple, rows), strict=True))
+    columns = tuple(zip(*map(_values, rows), strict=True))
     return Figures(*map(sum, columns))
 
 

@@ -113,17 +113,18 @@ def read_usage(path: Path, question: UsageQuestion, zone: tzinfo | None = None) 
 def report(question: UsageQuestion, parts: Iterable[Sums], zone: tzinfo) -> dict[str, Any]:
     """Return the answer: the sum of these figures, by the values of the names."""
     first, *others = [*parts] or [{}]
-    sums: dict[Values, Figures] = dict(first)
+    sums: dict[Values, Figures] = dict(first) if others else first
     for part in others:
         for label, row in part.items():
             sums[label] = sums[label] + row if label in sums else row
     ordered = sorted(sums.items(), key=_order(question.by))
     since, until = question.times(zone)
+    names = question.by
     return {
         "since": since,
         "until": until,
         "by": list(question.by),
-        "rows": [{**dict(zip(question.by, label, strict=True)), **row.as_dict()} for label, row in ordered],
+        "rows": [row.as_dict(zip(names, label, strict=True)) for label, row in ordered],
         "total": total(sums.values()).as_dict(),
     }
 
