@@ -311,7 +311,10 @@ async def test_a_client_of_the_file_is_shown_and_not_changed(tmp_path: Path) -> 
             process.calls.revoke("laptop", b"{}"),
         ):
             assert await refused(call) == (409, "client_in_file")
-        assert await refused(process.add("laptop")) == (409, "client_exists")
+        with pytest.raises(GatewayError) as caught:
+            await process.add("laptop")
+        assert (caught.value.status, caught.value.code) == (409, "client_exists")
+        assert caught.value.message == "client 'laptop' exists in the configuration file; change it there"
 
 
 async def test_of_two_processes_that_add_one_name_at_once_one_wins(tmp_path: Path) -> None:

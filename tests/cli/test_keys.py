@@ -335,7 +335,7 @@ def test_keys_of_litellm_are_imported_with_a_reason_for_those_that_are_not(
     reasons = {row["name"]: row["reason"].partition(";")[0] for row in result["skipped"]}
     assert reasons == {
         "bob": "its max_budget has no budget_duration",
-        "laptop": "client 'laptop' exists",
+        "laptop": "client 'laptop' exists in the configuration file",
         "dee": "team: 'unknown' is not configured",
         "ann": "another key of the file has the same name",
         "fay": "the key of 'fay' is that of client 'laptop'",
@@ -347,6 +347,18 @@ def test_keys_of_litellm_are_imported_with_a_reason_for_those_that_are_not(
         assert [limit["limit"] for limit in row["limits"]] == [
             *("60 requests/60s", "$20/month", "$200/month"),
         ]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_key_that_is_twice_in_the_file_is_imported_once(
+    config: Path, tmp_path: Path, dry_run: bool
+) -> None:
+    file = tmp_path / "keys.json"
+    rows = [{"token": key_digest("sk-ann"), "key_alias": name} for name in ("ann", "again")]
+    file.write_text(json.dumps({"keys": rows}))
+    result = done("import", "--from", "litellm", str(file), *(["--dry-run"] if dry_run else []))
+    assert result["imported"] == ["ann"]
+    assert result["skipped"] == [{"name": "again", "reason": "its key is that of 'ann' in the same file"}]
 
 
 async def test_an_imported_key_is_the_key_that_people_have(tmp_path: Path) -> None:

@@ -326,6 +326,16 @@ def test_a_pattern_that_matches_nothing_is_a_warning(allow: str, field: str, mes
     assert rows(client(f"allow = {allow}")) == [("warning", f"clients.laptop.allow.{field}", message)]
 
 
+def test_a_limit_whose_models_match_nothing_is_a_warning() -> None:
+    """It would never count, and the budget would hold nothing."""
+    text = '[teams.core]\nlimits = [{ limit = "$9/day", models = ["opus-*"] }]\n'
+    text += client('team = "core"\nlimits = [{ limit = "$1/day", models = ["glm.*", "gml.*"] }]')
+    assert rows(text) == [
+        ("warning", "teams.core.limits[0].models[0]", '"opus-*" matches none of the configured models'),
+        ("warning", "clients.laptop.limits[0].models[1]", '"gml.*" matches none of the configured models'),
+    ]
+
+
 def test_sessions_are_shared_by_members_of_the_team_only() -> None:
     text = (
         '[server]\nclient_keys = [{ name = "old", key = "k-2" }]\n'

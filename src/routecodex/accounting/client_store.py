@@ -89,8 +89,10 @@ def _check_new_name(name: str) -> None:
         )
 
 
-def _exists(name: str) -> ClientError:
+def _exists(name: str, source: str = "store") -> ClientError:
     message = f"client {name!r} exists; `routecodex keys set {name}` changes it"
+    if source == "file":
+        message = f"client {name!r} exists in the configuration file; change it there"
     return ClientError(message, status=409, code="client_exists")
 
 
@@ -283,7 +285,7 @@ class ClientDirectory:
         client = apply_settings(made, settings, config=self._config, now=now)
         await self._prepare()
         if name in self.table.clients:
-            raise _exists(name)
+            raise _exists(name, self.table.clients[name].source)
         holder = self.table.holder_of(kept.digest)
         if holder is not None:
             message = f"the key of {name!r} is that of client {holder.name!r}"

@@ -282,15 +282,20 @@ def import_(
         raise SystemExit(FAILED) from exc
     calls = key_calls(server_id, path)
     result: dict[str, list[Any]] = {"imported": [], "skipped": []}
+    owners: dict[str, str] = {}
     for row in rows:
         reason = row.reason
+        digest = str((row.body or {}).get("key_sha256")).lower()
         if row.name in result["imported"]:
             reason = "another key of the file has the same name"
+        elif digest in owners:
+            reason = f"its key is that of {owners[digest]!r} in the same file"
         elif row.body is not None:
             reason = _import(calls, {**row.body, "dry_run": dry_run})
         if reason:
             result["skipped"].append({"name": row.name, "reason": reason})
         else:
+            owners[digest] = row.name
             result["imported"].append(row.name)
     _show_import(result, dry_run=dry_run, as_json=as_json)
 

@@ -102,6 +102,7 @@ def _client(config: Config, name: str, client: ClientConfig) -> Iterator[Problem
         yield Problem((*place, "expires"), f"{quoted(client.expires[:80])} is not a time", _EXPIRES_FIX)
     yield from _allow(config, client.allow, (*place, "allow"))
     yield from limit_problems(config, client.limits, (*place, "limits"))
+    yield from _limit_models(config, client.limits, (*place, "limits"))
 
 
 def _key(name: str, client: ClientConfig, place: ConfigPath) -> Iterator[Problem]:
@@ -142,6 +143,7 @@ def _team(config: Config, name: str, team: TeamConfig) -> Iterator[Problem]:
         yield Problem(place, f"{quoted(name)} stands for requests without a key", "use another name")
     yield from _allow(config, team.allow, (*place, "allow"))
     yield from limit_problems(config, team.limits, (*place, "limits"))
+    yield from _limit_models(config, team.limits, (*place, "limits"))
     listed = {row.name for row in config.server.client_keys}
     for index, member in enumerate(team.shared_sessions):
         client = config.clients.get(member)
@@ -153,11 +155,9 @@ def _team(config: Config, name: str, team: TeamConfig) -> Iterator[Problem]:
 
 def _allow(config: Config, allow: AllowConfig, place: ConfigPath) -> Iterator[Problem]:
     """Warn about patterns that match nothing: a misspelt one would refuse what was meant to be allowed."""
-    models = {model for row in config.providers.values() for model in row.models}
-    targets = {f"{name}.{model}" for name, row in config.providers.items() for model in row.models}
     known: dict[str, Iterable[str]] = {
         "providers": config.providers,
-        "models": models | targets,
+        "models": _model_names(config),
         "routes": config.routing,
     }
     for field, names in known.items():
@@ -165,14 +165,40 @@ def _allow(config: Config, allow: AllowConfig, place: ConfigPath) -> Iterator[Pr
         if not patterns:
             message = "is empty, so nothing is allowed"
             yield warning((*place, field), message, 'write ["*"] for all, or set blocked = true')
-        if field == "models" and any(row.discovers for row in config.providers.values()):
-            continue  # Any name may be a model of a provider that names them itself.
-        for index, pattern in enumerate(patterns):
-            if not any(fnmatchcase(name, pattern) for name in names):
-                message = f"{quoted(pattern)} matches none of the configured {field}"
-                near = nearest(pattern, names)
-                fix = f"did you mean {quoted(near)}?" if near else "correct or remove it"
-                yield warning((*place, field, index), message, fix)
+        yield from _unmatched(config, field, patterns, names, place)
+
+
+def _limit_models(
+    config: Config, limits: tuple[str | LimitConfig, ...], place: ConfigPath
+) -> Iterator[Problem]:
+    """Warn about models of a limit that match nothing: it would never count."""
+    for index, limit in enumerate(limits):
+        if isinstance(limit, LimitConfig):
+            names = _model_names(config)
+            yield from _unmatched(config, "models", limit.models, names, (*place, index))
+
+
+def _model_names(config: Config) -> set[str]:
+    """Return all models as patterns name them: alone, and with their provider."""
+    return {
+        text
+        for name, row in config.providers.items()
+        for model in row.models
+        for text in (model, f"{name}.{model}")
+    }
+
+
+def _unmatched(
+    config: Config, field: str, patterns: tuple[str, ...], names: Iterable[str], place: ConfigPath
+) -> Iterator[Problem]:
+    if field == "models" and any(row.discovers for row in config.providers.values()):
+        return  # Any name may be a model of a provider that names them itself.
+    for index, pattern in enumerate(patterns):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            message = f"{quoted(pattern)} matches none of the configured {field}"
+            near = nearest(pattern, names)
+            fix = f"did you mean {quoted(near)}?" if near else "correct or remove it"
+            yield warning((*place, field, index), message, fix)
 
 
 def limit_problems(
