@@ -245,7 +245,14 @@ async def test_limits_that_cannot_be_counted_refuse_or_pass_as_configured(
     assert answer.status == status
     if status == 503:
         assert answer.json["code"] == "store_unavailable"
-    assert len([row for row in caplog.records if "cannot be counted" in row.getMessage()]) == 1
+        # Files of the gateway are not the client's business.
+        assert str(tmp_path) not in answer.body.decode()
+        assert answer.json["error"]["message"] == (
+            "the limits of this client cannot be counted now; the log of the gateway has the reason"
+        )
+    (logged,) = [row.getMessage() for row in caplog.records if "cannot be counted" in row.getMessage()]
+    effect = "are refused" if status == 503 else "pass uncounted"
+    assert logged.startswith(f"limits cannot be counted, requests of limited clients {effect}: {tmp_path}")
 
 
 async def test_past_the_warning_answers_have_a_notice_and_one_webhook_is_sent() -> None:

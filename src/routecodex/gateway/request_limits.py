@@ -244,9 +244,8 @@ class CallLimits:
         limiter = self._limiter
         limiter.note_down(error)
         if self._limits.is_limited and limiter.usage.on_store_down == "refuse":
-            raise Overloaded(
-                f"the limits of this client cannot be counted now: {error}", code="store_unavailable"
-            )
+            message = "the limits of this client cannot be counted now; the log of the gateway has the reason"
+            raise Overloaded(message, code="store_unavailable")
 
     def _skip(self, target: Target, skipped: SkippedTarget) -> None:
         self.skipped[target] = skipped

@@ -189,8 +189,8 @@ class Limiter:
         """Log once that limits cannot be counted."""
         if not self._is_down:
             self._is_down = True
-            effect = "is refused" if self.usage.on_store_down == "refuse" else "passes uncounted"
-            log.error("limits cannot be counted, what they hold for %s: %s", effect, error)
+            effect = "are refused" if self.usage.on_store_down == "refuse" else "pass uncounted"
+            log.error("limits cannot be counted, requests of limited clients %s: %s", effect, error)
 
     def note_up(self) -> None:
         """Log that limits are counted again."""
