@@ -164,7 +164,7 @@ def test_a_file_without_a_date_is_of_today() -> None:
 BAD: dict[str, tuple[Any, str]] = {
     "not JSON": (b"{", "f.json: is not valid JSON: "),
     "not UTF-8": (b'{"providers": {"\xff": {}}}', "f.json: is not valid JSON: "),
-    "a list": ([], "f.json: expected 'object', got 'array'"),
+    "a list": ([], "f.json: expected an object, got a list"),
     "no rows": ({"providers": {}}, "f.json: providers: has no prices"),
     "empty groups": ({"providers": {"g": {}}}, "f.json: providers: has no prices"),
     "no providers": ({"prices": []}, "f.json: object missing required field 'providers'"),
@@ -174,15 +174,15 @@ BAD: dict[str, tuple[Any, str]] = {
     "a wrong date": ({"as_of": "yesterday", "providers": {"g": {"m": ROW}}}, "f.json: as_of: expected "),
     "a negative price": (
         {"providers": {"g": {"m": {"input": -1, "output": 2}}}},
-        "f.json: providers.g.m: input: expected 'float' >= 0.0",
+        "f.json: providers.g.m: input: expected a number >= 0.0",
     ),
     "an absurd price": (
         {"providers": {"g": {"m": {"input": 1, "output": 1e9}}}},
-        "f.json: providers.g.m: output: expected 'float' <= 100000",
+        "f.json: providers.g.m: output: expected a number <= 100000",
     ),
     "a price as text": (
         {"providers": {"g": {"m": {"input": "1", "output": 2}}}},
-        "f.json: providers.g.m: input: expected 'float | null', got 'str'",
+        "f.json: providers.g.m: input: expected a number, got a text",
     ),
     "no output": (
         {"providers": {"g": {"m": {"input": 1}}}},
@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_a_bad_file_is_refused_with_the_place_of_its_mistake(value: Any, message: str) -> None:
     with pytest.raises(PriceFileError) as refused:
         parse(value)
-    assert message.replace("float | null", "float") in refused.value.message.replace("float | null", "float")
+    assert message in refused.value.message
     assert (refused.value.status, refused.value.code) == (400, "invalid_prices")
 
 

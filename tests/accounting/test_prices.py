@@ -194,7 +194,7 @@ def test_a_broken_file_is_not_used_and_says_why(tmp_path: Path) -> None:
     write(tmp_path, {"up": {"m": {"input": -1, "output": 1}}})
     prices = table(tmp_path)
     assert prices.price_for("glm", "glm-5.1").source == "package"
-    assert prices.file_error == f"{tmp_path}/prices.json: providers.up.m: input: expected 'float' >= 0.0"
+    assert prices.file_error == f"{tmp_path}/prices.json: providers.up.m: input: expected a number >= 0.0"
     assert price_report.show_prices(prices, "up.m")["file_error"] == prices.file_error
     write(tmp_path, {"up": {"m": {"input": 1, "output": 1}}})
     prices.keep_current()

@@ -36,6 +36,16 @@ _DATE = re.compile(r"[-@](?:20\d{2}-[01]\d-[0-3]\d|20\d{2}[01]\d[0-3]\d)\Z")
 """A date at the end of an id: `-2025-04-14` (OpenAI), `-20250929` (Anthropic), `@20250929` (Vertex)."""
 Day = Annotated[str, Meta(pattern=r"^20\d\d-[01]\d-[0-3]\d$")]
 
+_TYPE_WORDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+}
+"""Types as messages name them to people who write a file."""
+
 
 class PriceFileError(BadRequest):
     """A price file cannot be used."""
@@ -185,7 +195,10 @@ def decode(data: bytes | Raw, shape: type[Any], *, source: str) -> Any:
     except msgspec.ValidationError as exc:
         what, _, where = str(exc).partition(" - at `$")
         place = where.rstrip("`").lstrip(".")
-        text = what.replace("`", "'")
+        text = what
+        for type_name, word in _TYPE_WORDS.items():
+            text = text.replace(f"`{type_name}`", word).replace(f"`{type_name} | null`", word)
+        text = text.replace("`", "'")
         raise PriceFileError(
             f"{source}: {f'{place}: ' if place else ''}{text[:1].lower()}{text[1:]}"
         ) from exc
