@@ -86,7 +86,7 @@ def replica(server: RedisServer) -> Iterator[None]:
 
 Outage = Callable[[RedisServer], contextlib.AbstractContextManager[None]]
 GONE: dict[str, Outage] = {"killed": killed, "frozen": frozen}
-UNWRITABLE: dict[str, Outage] = {"full": full, "replica": replica}
+UNWRITABLE: dict[str, Outage] = {"full": full, "replica": replica, "unsaved": RedisServer.unsaved}
 gone = pytest.mark.parametrize("outage", GONE.values(), ids=GONE)
 any_outage = pytest.mark.parametrize(
     "outage", [*GONE.values(), *UNWRITABLE.values()], ids=[*GONE, *UNWRITABLE]
@@ -228,7 +228,9 @@ async def test_a_key_that_is_not_known_is_not_called_wrong_while_redis_is_down(s
 
 
 @pytest.mark.parametrize(
-    ("outage", "status"), [(killed, "down"), (frozen, "down"), (full, "read_only"), (replica, "read_only")]
+    ("outage", "status"),
+    [(one, "down") for one in GONE.values()] + [(one, "read_only") for one in UNWRITABLE.values()],
+    ids=[*GONE, *UNWRITABLE],
 )
 async def test_readiness_metrics_and_one_log_line_tell_of_an_outage(
     server: RedisServer, outage: Outage, status: str, caplog: pytest.LogCaptureFixture
@@ -253,13 +255,21 @@ async def test_readiness_metrics_and_one_log_line_tell_of_an_outage(
     assert lines[1].startswith("the redis store works again after ")
 
 
-async def test_reads_go_on_while_redis_cannot_be_written(server: RedisServer) -> None:
+@pytest.mark.parametrize("outage", UNWRITABLE.values(), ids=UNWRITABLE)
+async def test_reads_go_on_while_redis_cannot_be_written(server: RedisServer, outage: Outage) -> None:
     async with cluster(server, 1) as (up, [one]):
         await ask(one, "hi <**!second.m**>")
-        with replica(server):
+        stored = (await ask(one, protocol="responses", session="")).json["id"]
+        with outage(server):
             async with node(up, server, number=1) as two:
                 answer = await ask(two)
+                found = await call(two.port, f"/v1/responses/{stored}", method="GET")
+                deleted = await call(two.port, f"/v1/responses/{stored}", method="DELETE")
+                unstored = await ask(two, protocol="responses", session="")
         assert (target(answer), notices(answer)) == ((200, "second.primary.m"), [])
+        assert found.status == 200
+        assert (deleted.status, deleted.json["error"]["code"]) == (503, "store_unavailable")
+        assert (unstored.status, unstored.json["store"], notices(unstored)) == (200, False, [UNSTORED])
 
 
 @gone

@@ -5,13 +5,14 @@ They come from the system's packages and are installed when they are missing (De
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,30 @@ _PATIENCE = 20.0
 @functools.cache
 def server_program() -> str:
     """Return the path of redis-server; install it if it is missing, or skip the test."""
-    found = shutil.which("redis-server")
-    if found is None and shutil.which("apt-get") and os.geteuid() == 0:
-        package = [*_INSTALL, "redis-server"]
-        for command in (package, ["apt-get", "update", "-q"], package):
-            subprocess.run(command, capture_output=True, timeout=_INSTALL_SECONDS, check=False)
-            found = shutil.which("redis-server")
-            if found is not None:
-                break
+    found = shutil.which("redis-server") or install("redis-server", "redis-server")
     if found is None:
         pytest.skip("redis-server is missing and cannot be installed here: `apt-get install redis-server`")
     return found
 
 
+def install(package: str, program: str) -> str | None:
+    """Install a package of Debian if that is possible here; return the path of its program."""
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        return None
+    command = [*_INSTALL, package]
+    for step in (command, ["apt-get", "update", "-q"], command):
+        subprocess.run(step, capture_output=True, timeout=_INSTALL_SECONDS, check=False)
+        found = shutil.which(program)
+        if found is not None:
+            return found
+    return None
+
+
 class RedisServer:
-    """One process of redis-server (or valkey-server); without persistence unless `saves`."""
+    """One process of redis-server (or valkey-server); without persistence unless `saves`.
+
+    With a `launcher` it runs in a network namespace, at all addresses there; `host` is the one for the test.
+    """
 
     def __init__(
         self,
@@ -55,7 +65,10 @@ class RedisServer:
         password: str | None = None,
         sentinel: bool = False,
         tls_port: int = 0,
+        host: str = "127.0.0.1",
+        launcher: Sequence[str] = (),
     ) -> None:
+        self.host = host
         self.port = free_port()
         self.tls_port = tls_port
         self.password = password
@@ -64,6 +77,7 @@ class RedisServer:
         self._options = list(options)
         self._saves = saves
         self._program = program or server_program()
+        self._launcher = launcher
         self._sentinel = sentinel
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -71,7 +85,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         login = f":{self.password}@" if self.password else ""
-        return f"redis://{login}127.0.0.1:{self.port}/0"
+        return f"redis://{login}{self.host}:{self.port}/0"
 
     @property
     def pid(self) -> int:
@@ -80,7 +94,8 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server, again on the same port, and wait until it answers."""
-        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+        addresses = ["0.0.0.0", "--protected-mode", "no"] if self._launcher else [self.host]
+        arguments = ["--port", str(self.port), "--bind", *addresses, "--dir", str(self._directory)]
         if self._sentinel:
             arguments = [self._options[0], "--sentinel", *arguments]
         else:
@@ -91,7 +106,7 @@ class RedisServer:
             arguments += ["--save", "", *kept, *login, *self._options]
         with (self._directory / f"{self.port}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, *arguments], stdout=log, stderr=subprocess.STDOUT
+                [*self._launcher, self._program, *arguments], stdout=log, stderr=subprocess.STDOUT
             )
         self.wait_ready()
 
@@ -110,8 +125,8 @@ class RedisServer:
 
     def client(self, **settings: Any) -> redis.Redis:
         """Return a blocking client for the test itself."""
-        plain = {"port": self.port, "retry": Retry(NoBackoff(), 0), "password": self.password}
-        return redis.Redis(host="127.0.0.1", socket_timeout=5, protocol=2, **{**plain, **settings})
+        plain = {"host": self.host, "port": self.port, "password": self.password, "socket_timeout": 5}
+        return redis.Redis(protocol=2, retry=Retry(NoBackoff(), 0), **{**plain, **settings})
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -125,7 +140,40 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
 
+    @contextlib.contextmanager
+    def unsaved(self) -> Iterator[None]:
+        """Let background saves fail, as on a full disk: MISCONF is the answer to writes until one works.
+
+        A directory has the name of the file that is to be replaced.
+        """
+        obstacle = self._directory / "dump.rdb"
+        obstacle.unlink(missing_ok=True)
+        obstacle.mkdir()
+        with self.client(decode_responses=True) as client:
+            client.config_set("save", "3600 1")
+            try:
+                self._save(client, "err")
+                yield
+            finally:
+                obstacle.rmdir()
+                self._save(client, "ok")
+                client.config_set("save", "")
+
+    def _save(self, client: redis.Redis, status: str) -> None:
+        until = time.monotonic() + _PATIENCE
+        client.bgsave()
+        while (found := _persistence(client))["rdb_last_bgsave_status"] != status or found[
+            "rdb_bgsave_in_progress"
+        ]:
+            assert time.monotonic() < until, found
+            time.sleep(0.01)
+
     stop = kill
+
+
+def _persistence(client: redis.Redis) -> dict[str, Any]:
+    found: Any = client.info("persistence")
+    return dict(found)
 
 
 def close_all(servers: Iterable[RedisServer]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -16,7 +18,11 @@ from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
+<<<<<<< HEAD
 from tests.kit.stream_server import StreamServer
+=======
+from tests.kit.wires import ServerNamespace, Wire, missing_for_wires
+>>>>>>> b1f8128 (fix: refuse a write to Redis that arrives after it was undone)
 from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
 
 TIMEOUT = 0.3
@@ -92,7 +98,16 @@ class LosingProxy:
         self.is_losing = False
         self.is_cut = False
         """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
+<<<<<<< HEAD
         self._server = StreamServer(self._serve)
+=======
+        self.is_holding = False
+        """What is sent to the server now arrives only with `release`, as after a loss of packets."""
+        self._released = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._pumps: list[asyncio.Task[None]] = []
+        self._held: set[asyncio.Task[None]] = set()
+>>>>>>> b1f8128 (fix: refuse a write to Redis that arrives after it was undone)
 
     async def __aenter__(self) -> LosingProxy:
         await self._server.start()
@@ -112,11 +127,21 @@ class LosingProxy:
         finally:
             out.close()
 
+    async def release(self) -> None:
+        """Let everything arrive that was held, and wait until it has, and its connections have ended."""
+        self._released.set()
+        await asyncio.wait(self._held)
+
     async def _pump(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool = False
     ) -> None:
         try:
             while data := await source.read(65536):
+                if self.is_holding and not answers:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    self._held.add(task)
+                    await self._released.wait()
                 if not self.is_cut and not (answers and self.is_losing):
                     target.write(data)
                     await target.drain()
@@ -172,21 +197,96 @@ async def test_a_lost_write_that_others_have_written_over_stays(server: RedisSer
         await one.close()
 
 
+async def test_a_write_that_arrives_after_its_undoing_is_not_carried_out(server: RedisServer) -> None:
+    """The circuit opens for all calls at once: some have time left until their deadline."""
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url, timeout=3 * TIMEOUT)
+        await one.put("health", "count", b"7")
+        await asyncio.gather(*(one.get("health", f"other-{number}") for number in range(4)))
+        proxy.is_holding = True
+        first = asyncio.ensure_future(one.get("health", "other"))
+        await asyncio.sleep(2 * TIMEOUT)
+        writes = [one.update("health", "count", add_one), one.put("health", "new", b"1")]
+        results = await asyncio.gather(first, *writes, return_exceptions=True)
+        assert [type(result).__mro__[1] for result in results] == [StoreError] * 3
+        proxy.is_holding = False
+        await eventually(lambda: is_up(one))
+        await proxy.release()
+        assert await value_of(one, "health", "count") == b"7"
+        assert await value_of(one, "health", "new") is None
+        # The keys can be written as always.
+        assert await one.update("health", "count", add_one) == b"8"
+        assert await one.update("health", "new", add_one) == b"1"
+        await one.close()
+
+
+class CutProxy:
+    """A proxy as a way to the server that can be cut."""
+
+    def __init__(self, proxy: LosingProxy) -> None:
+        self.url = proxy.url
+        self._proxy = proxy
+
+    def cut(self) -> None:
+        self._proxy.is_cut = True
+
+    def repair(self) -> None:
+        self._proxy.is_cut = False
+
+
+class CutWire:
+    """A wire into the network namespace of the server as a way that can be cut."""
+
+    def __init__(self, wire: Wire, port: int) -> None:
+        self.url = f"redis://{wire.host}:{port}"
+        self.cut, self.repair = wire.cut, wire.repair
+
+
+@contextlib.asynccontextmanager
+async def by_proxy(folder: Path) -> AsyncIterator[tuple[RedisServer, CutProxy]]:
+    server = RedisServer(folder / "redis")
+    try:
+        async with LosingProxy(server.port) as proxy:
+            yield server, CutProxy(proxy)
+    finally:
+        server.kill()
+
+
+@contextlib.asynccontextmanager
+async def by_namespace(folder: Path) -> AsyncIterator[tuple[RedisServer, CutWire]]:
+    if missing_for_wires():
+        pytest.skip(f"{missing_for_wires()}; the cut is tried with a proxy alone")
+    namespace = ServerNamespace(2)
+    own, cut = namespace.wires
+    try:
+        server = RedisServer(folder / "redis", host=own.host, launcher=namespace.launcher)
+        try:
+            yield server, CutWire(cut, server.port)
+        finally:
+            server.kill()
+    finally:
+        namespace.close()
+
+
+CutPath = Callable[[Path], contextlib.AbstractAsyncContextManager[tuple[RedisServer, CutProxy | CutWire]]]
+
+
+@pytest.mark.parametrize("path", [by_proxy, by_namespace], ids=["proxy", "namespace"])
 async def test_a_node_that_is_cut_off_goes_on_alone_and_is_current_when_it_is_back(
-    server: RedisServer,
+    tmp_path: Path, path: CutPath
 ) -> None:
-    async with LosingProxy(server.port) as proxy, nodes(server.url, 1) as (other,):
-        one = open_node(proxy.url, timeout=TIMEOUT)
+    async with path(tmp_path) as (server, way), nodes(server.url, 1) as (other,):
+        one = open_node(way.url, timeout=TIMEOUT)
         states: list[str] = []
         one.judge(lambda status, reason: states.append(status))
         old = await one.put("sessions", "s-1", b"1")
         await asyncio.gather(*(one.get("sessions", f"s-{number}") for number in range(16)))
-        proxy.is_cut = True
+        way.cut()
         await eventually(lambda: states == ["down"])
         new = await other.put("sessions", "s-1", b"2")
         assert one.stamp_of("sessions", "s-1") == old
         await refused(one)
-        proxy.is_cut = False
+        way.repair()
         await eventually(lambda: is_up(one))
         # Connections that were half open do not bring it down again.
         assert await value_of(one, "sessions", "s-1") == b"2"
@@ -246,6 +346,88 @@ async def test_a_full_memory_refuses_writes_and_serves_reads(server: RedisServer
         redis.config_set("maxmemory", "0")
         await eventually(lambda: states == ["read_only", "up"])
         assert await store.update("sessions", "s-1", add_one) == b"2"
+
+
+async def test_a_failed_save_refuses_writes_and_serves_reads(server: RedisServer, store: RedisStore) -> None:
+    """Redis answers MISCONF to writes while `stop-writes-on-bgsave-error` holds, its default."""
+    states: list[str] = []
+    store.judge(lambda status, reason: states.append(status))
+    await store.put("sessions", "s-1", b"1")
+    with server.unsaved():
+        with pytest.raises(StoreError, match="MISCONF"):
+            await store.put("sessions", "s-1", b"2")
+        with pytest.raises(StoreError, match="takes no writes"):
+            await store.update("sessions", "s-1", add_one)
+        async with nodes(server.url, 1, timeout=TIMEOUT) as (late,):
+            assert await value_of(late, "sessions", "s-1") == b"1"
+        assert await value_of(store, "sessions", "s-1") == b"1"
+        assert states == ["read_only"]
+    await eventually(lambda: states == ["read_only", "up"])
+    assert await store.update("sessions", "s-1", add_one) == b"2"
+
+
+async def test_what_is_known_stays_known_while_only_writes_are_refused(
+    server: RedisServer, store: RedisStore
+) -> None:
+    version = await store.put("sessions", "s-1", b"1")
+    with server.unsaved(), server.client(decode_responses=True) as redis:
+        with pytest.raises(StoreError, match="MISCONF"):
+            await store.put("sessions", "s-1", b"2")
+
+        def probes() -> int:
+            found: Any = redis.info("commandstats")
+            return int(found["cmdstat_set"]["rejected_calls"])
+
+        await eventually(lambda: probes() > 0)
+        assert await value_of(store, "sessions", "s-1") == b"1"
+        before = probes()
+        await eventually(lambda: probes() > before + 1)
+        assert store.stamp_of("sessions", "s-1") == version
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Mount a file system of one megabyte; skip the test where that is not allowed."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a full disk cannot be made here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_full_disk_refuses_writes_until_there_is_room_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        server = RedisServer(disk, "--appendonly", "yes", "--appendfsync", "everysec")
+        try:
+            async with nodes(server.url, 1, timeout=TIMEOUT) as (one,):
+                states: list[str] = []
+                one.judge(lambda status, reason: states.append(status))
+                await one.put("sessions", "s-1", b"1")
+                with contextlib.suppress(OSError), (disk / "filler").open("wb") as filler:
+                    filler.write(bytes(1024 * 1024))
+                written = b"1"
+
+                async def is_refused() -> bool:
+                    # What was written before the server found its disk full is in its memory.
+                    nonlocal written
+                    try:
+                        written = await one.update("sessions", "s-1", add_one) or written
+                    except StoreError:
+                        return True
+                    return False
+
+                await eventually(is_refused)
+                assert await value_of(one, "sessions", "s-1") == written
+                assert states == ["read_only"]
+                (disk / "filler").unlink()
+                await eventually(lambda: states == ["read_only", "up"])
+                assert await one.update("sessions", "s-1", add_one) == add_one(written)
+        finally:
+            server.kill()
 
 
 async def test_a_store_that_is_down_from_the_start_is_used_when_it_comes(server: RedisServer) -> None:

@@ -169,6 +169,9 @@ class RedisLink:
         try:
             await self._probe(self._ping)
         except WritesRefused as exc:
+            if self.circuit.status == "read_only":
+                # Reads have gone on: what is known stays known.
+                raise
             refusal = exc
         await self._probe(self._measure)
         if not self._epoch and refusal is None:

@@ -5,8 +5,9 @@ proxies and access lists refuse it, and a failover forgets what was loaded.
 
 Keys of a stripe, in this order: `i` (keys by version), `x` (keys by expiry), `s` (sizes: `k<key>` of each
 value, `t` of all), `g` (generation), then the values. A value is a hash: `d` the value, `n` its version, `o`
-ids and versions of the last writes, `x` its expiry in milliseconds, `p` and `q` what a blind write replaced.
-A deleted value leaves `n` and `o` behind for a minute, so that a write which is sent again is recognised.
+ids and versions of the last writes, `x` its expiry in milliseconds, `p` and `q` what a blind write replaced,
+`c` ids and deadlines of writes that were undone before they arrived. A deleted value leaves `n` and `o`
+behind for a minute, so that a write which is sent again is recognised.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def _script(*parts: str) -> LuaScript:
 
 _SHARED = f"""
 local index, expiries, sizes, generation = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local tombstone_ms = {TOMBSTONE_MS}
 
 local function now_us()
   local time = redis.call('TIME')
@@ -85,7 +87,7 @@ end
 local function bury(value, key, version, writes)
   redis.call('HDEL', value, 'd', 'x', 'p', 'q')
   redis.call('HSET', value, 'n', version, 'o', writes)
-  redis.call('PEXPIRE', value, {TOMBSTONE_MS})
+  redis.call('PEXPIRE', value, tombstone_ms)
   forget(key)
 end
 """
@@ -113,13 +115,13 @@ local value = KEYS[5]
 local channel, place, writer, key, id, deadline = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local expected, ttl, deletes, text = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10]
 local now = now_us()
-local old = redis.call('HMGET', value, 'd', 'n', 'o', 'x')
+local old = redis.call('HMGET', value, 'd', 'n', 'o', 'x', 'c')
 local writes = old[3] or ''
 local done = string.match(writes, id .. '=(%d+)')
 if done then
   return {'done', done}
 end
-if now > tonumber(deadline) then
+if now > tonumber(deadline) or (old[5] and string.match(old[5], id .. '=')) then
   return {'late', text_of(now)}
 end
 local version = old[1] and old[2] or '0'
@@ -208,11 +210,26 @@ UNDO = _script(
     """
 local value = KEYS[5]
 local channel, place, writer, key, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local source, text, expires = ARGV[6], ARGV[7], ARGV[8]
-local old = redis.call('HMGET', value, 'd', 'n', 'o', 'p', 'q')
+local source, text, expires, deadline = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local now = now_us()
+local old = redis.call('HMGET', value, 'd', 'n', 'o', 'p', 'q', 'c')
 local last = {}
 for one in string.gmatch(old[3] or '', '%S+') do
   last[#last + 1] = one
+end
+if not string.match(old[3] or '', id .. '=') and now <= tonumber(deadline) then
+  -- It may still arrive: networks send again what was lost, even for a connection that was closed.
+  local awaited = {id .. '=' .. deadline}
+  for one, until_us in string.gmatch(old[6] or '', '(%S+)=(%d+)') do
+    if tonumber(until_us) >= now then
+      awaited[#awaited + 1] = one .. '=' .. until_us
+    end
+  end
+  redis.call('HSET', value, 'c', table.concat(awaited, ' '))
+  if not old[2] then
+    redis.call('PEXPIRE', value, tombstone_ms)
+  end
+  return 0
 end
 if #last == 0 or string.match(last[#last], '^([^=]+)=') ~= id then
   return 0
@@ -222,7 +239,7 @@ local writes = table.concat(last, ' ')
 if source == 'replaced' then
   text, expires = old[4], old[5]
 end
-local made = text_of(next_version(now_us(), old[2]))
+local made = text_of(next_version(now, old[2]))
 if source == 'absent' or not text then
   bury(value, key, made, writes)
   made = '0'
@@ -234,7 +251,8 @@ return 1
 """,
 )
 """KEYS: the stripe, value. ARGV: channel, place, writer, key, id of the write; `absent`, `value` or
-`replaced`; the former text and its expiry. Returns 1 if the write was the key's last one: it is undone."""
+`replaced`; the former text and its expiry; the deadline in µs. Returns 1 if the write was the key's last one:
+it is undone. One that has not arrived will not be carried out."""
 
 LIST = _script(
     _SHARED,

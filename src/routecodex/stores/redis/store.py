@@ -318,7 +318,9 @@ class RedisStore:
         try:
             return await self._send_write(write, id)
         except StoreGone:
-            self._undo.add(LostWrite(write.stripe, write.key, id, source, *_former_fields(former)))
+            # What was sent has this deadline at most.
+            until = f"{self._link.deadline_us():.0f}"
+            self._undo.add(LostWrite(write.stripe, write.key, id, until, source, *_former_fields(former)))
             if not self._link.circuit.is_open:
                 self._start(self._undo_lost())
             raise
@@ -394,7 +396,9 @@ class RedisStore:
             about = self._about(write.stripe, write.key)
             try:
                 done = await self._link.run_uncircuited(
-                    UNDO, names, *about, write.id, write.source, write.text, write.expires_ms
+                    UNDO,
+                    names,
+                    *(*about, write.id, write.source, write.text, write.expires_ms, write.deadline_us),
                 )
             except StoreError as exc:
                 log.debug("a write of %s is not undone yet: %s", write.stripe.space, exc)

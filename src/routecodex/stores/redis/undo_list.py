@@ -20,11 +20,12 @@ FormerValue = Literal["absent", "value", "replaced"]
 
 
 class LostWrite(Struct, frozen=True):
-    """A write that may have been carried out, and what was stored before."""
+    """A write that may have been carried out, or may be until its deadline, and what was stored before."""
 
     stripe: Stripe
     key: str
     id: str
+    deadline_us: str
     source: FormerValue
     text: bytes = b""
     expires_ms: str = ""
