@@ -39,7 +39,7 @@ async def run_named(
 
 def report(record: Record) -> str:
     """Return the table of rules and figures."""
-    lines = [f"{'rule':<52}{'judged':>8}{'broken':>8}"]
+    lines = [*record.remarks, "", f"{'rule':<52}{'judged':>8}{'broken':>8}"]
     lines += [f"{rule:<52}{record.judged[rule]:>8}{len(record.broken[rule]):>8}" for rule in RULES]
     lines += ["", f"{'figure':<60}{'count':>8}"]
     lines += [f"{name:<60}{count:>8}" for name, count in sorted(record.counts.items())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.redis_path import RedisPath
@@ -18,6 +18,7 @@ from tests.kit.redis_sets import (
     start_replicated,
     wait_for_replica,
 )
+from tests.kit.wires import ServerNamespace, Wire, missing_for_wires
 
 _POLL = 0.05
 _PATIENCE = 30.0
@@ -28,6 +29,8 @@ class Deployment:
 
     servers: list[RedisServer]
     settings = ""
+    remark = ""
+    """What a reader of the results must know."""
 
     async def open(self) -> None:
         """Prepare what needs the event loop."""
@@ -41,29 +44,47 @@ class Deployment:
 
 
 class SingleRedis(Deployment):
-    """One server that writes every change to its disk; each node reaches it by a path of its own."""
+    """One server that writes every change to its disk; each node reaches it by a path of its own.
+
+    A path is a wire into the server's network namespace, or a proxy where namespaces are not allowed.
+    """
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self._folder = folder / "redis"
-        self.server = RedisServer(self._folder, saves=True)
+        self._namespace: ServerNamespace | None = None
+        self._proxies: list[RedisPath] = []
+        if missing_for_wires():
+            self.remark = f"nodes are cut off by a proxy: {missing_for_wires()}"
+            self.server = RedisServer(self._folder, saves=True)
+            self._proxies = [RedisPath(self.server.port) for _ in range(nodes)]
+            self.paths: Sequence[Wire | RedisPath] = self._proxies
+        else:
+            self.remark = "nodes are cut off by the wire to the network namespace of Redis"
+            self._namespace = ServerNamespace(1 + nodes)
+            own, *self.paths = self._namespace.wires
+            launcher = self._namespace.launcher
+            self.server = RedisServer(self._folder, saves=True, host=own.host, launcher=launcher)
         self.servers = [self.server]
-        self.paths = [RedisPath(self.server.port) for _ in range(nodes)]
 
     async def open(self) -> None:
-        for path in self.paths:
-            await path.open()
+        for proxy in self._proxies:
+            await proxy.open()
 
     def url(self, number: int) -> str:
-        return f"redis://127.0.0.1:{self.paths[number].port}/0"
+        path = self.paths[number]
+        port = path.port if isinstance(path, RedisPath) else self.server.port
+        return f"redis://{path.host}:{port}/0"
 
     def empty(self) -> None:
         """Delete what the server has written; it does not run."""
         shutil.rmtree(self._folder / "appendonlydir")
 
     async def close(self) -> None:
-        for path in self.paths:
-            await path.close()
+        for proxy in self._proxies:
+            await proxy.close()
         await super().close()
+        if self._namespace is not None:
+            self._namespace.close()
 
 
 class SentinelRedis(Deployment):

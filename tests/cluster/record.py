@@ -34,10 +34,16 @@ class Record:
     counts: Counter[str] = field(default_factory=Counter)
     durations: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     judged: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
     broken: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def count(self, figure: str, times: int = 1) -> None:
         self.counts[figure] += times
+
+    def remark(self, text: str) -> None:
+        """Note what a reader of the results must know."""
+        if text:
+            self.remarks.append(text)
 
     def took(self, figure: str, seconds: float) -> None:
         self.durations[figure].append(seconds)

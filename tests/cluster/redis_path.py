@@ -1,4 +1,7 @@
-"""A TCP proxy between one node and one Redis server that can be cut or stalled."""
+"""A TCP proxy between one node and one Redis server that can be cut or stalled.
+
+It stands in for a wire where network namespaces are not allowed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import contextlib
 class RedisPath:
     """Forwards bytes; when cut, connections break and new ones are refused; when stalled, no byte passes."""
 
+    host = "127.0.0.1"
+
     def __init__(self, target_port: int) -> None:
         self.port = 0
         self._target_port = target_port
@@ -18,6 +23,7 @@ class RedisPath:
         self._flows = asyncio.Event()
         self._flows.set()
         self._is_cut = False
+        self._loses_answers = False
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -33,8 +39,12 @@ class RedisPath:
         """Let no byte pass, without a sign of it."""
         self._flows.clear()
 
+    def lose_answers(self) -> None:
+        """Let nothing of what the server sends arrive."""
+        self._loses_answers = True
+
     def repair(self) -> None:
-        self._is_cut = False
+        self._is_cut = self._loses_answers = False
         self._flows.set()
 
     async def close(self) -> None:
@@ -62,7 +72,7 @@ class RedisPath:
         self._writers |= pair
         ways = [
             asyncio.ensure_future(self._forward(reader, server_writer)),
-            asyncio.ensure_future(self._forward(server_reader, writer)),
+            asyncio.ensure_future(self._forward(server_reader, writer, answers=True)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -73,9 +83,13 @@ class RedisPath:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._flows.wait()
+                if answers and self._loses_answers:
+                    continue
                 writer.write(data)
                 await writer.drain()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.cluster.conversations import STORE_TIMEOUT
 from tests.cluster.deployments import ClusterRedis, SentinelRedis, SingleRedis
 from tests.cluster.faults import (
     LONG,
@@ -66,6 +67,17 @@ async def stall_node(site: Site[SingleRedis]) -> None:
         await node.until_ready()
 
 
+async def lose_answers(site: Site[SingleRedis]) -> None:
+    """Let a node's calls reach Redis, and no answer reach the node: what it writes then must be undone."""
+    number = site.chance.randrange(len(site.nodes))
+    node, path = site.nodes[number], site.store.paths[number]
+    with site.timeline.during("store", node.name):
+        path.lose_answers()
+        await asyncio.sleep(1.5 * STORE_TIMEOUT)
+        path.repair()
+        await node.until_ready()
+
+
 async def kill_master(site: Site[SentinelRedis]) -> None:
     """Kill the master; it comes back as a replica of the one that the sentinels have chosen."""
     master, _ = site.store.master_and_replica()
@@ -116,6 +128,7 @@ SINGLE: dict[str, Fault[SingleRedis]] = {
     "a node cut off from Redis": cut_node_off,
     "a node frozen beyond its leases": freeze_node_beyond_lease,
     "Redis killed": kill_redis,
+    "Redis does not reach a node": lose_answers,
     "a node restarted": restart_node,
     "a node's path to Redis stalled": stall_node,
     "a node frozen briefly": freeze_node_briefly,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,17 @@ from tests.cluster.faults import Fault
 from tests.cluster.model import Exhaustion, ModelCall
 from tests.cluster.record import Record
 from tests.cluster.rules import judge_cooldown, judge_exchange
+from tests.cluster.stop_messages import StopMessage, judge_uses
 from tests.cluster.store_faults import SINGLE
 from tests.cluster.timeline import Timeline, Window
 from tests.cluster.trial import WORKERS, StagePlan, run_stage
 
-SHORT = ("a node killed", "a provider answers 429", "a node cut off from Redis")
+SHORT = (
+    "a node killed",
+    "Redis does not reach a node",
+    "a provider answers 429",
+    "a node cut off from Redis",
+)
 OK = b'{"id":"1","object":"chat.completion","created":1,"model":"m","choices":[]}'
 
 
@@ -66,6 +73,89 @@ def test_a_call_more_than_a_second_after_the_first_429_breaks_a_rule(last: float
     record = Record()
     judge_cooldown(Exhaustion("first", 0.0, 5.0, hits), Timeline(), record)
     assert len(record.broken[rules.COOLDOWN]) == broken
+
+
+OUTAGE = Window("store", "gw-0", 1.0, 5.0)
+PAUSED_ONE = {"x-routecodex-notice": "stopMessage%20paused: store unavailable"}
+UNSAVED = b'{"error":{"message":"no","type":"server_error","param":null,"code":"state_not_saved"}}'
+
+
+def of_session(number: int, begin: float, end: float, *, node: str = "gw-1", **fields: Any) -> Exchange:
+    return Exchange(
+        number, "s", "chat", False, begin, end, node, **{"status": 200, "is_complete": True, **fields}
+    )
+
+
+def follow_up(number: int, at: float, count: int = 1) -> ModelCall:
+    return ModelCall(number, "first", at, count, frozenset())
+
+
+CONFIRMED = of_session(1, 0.5, 0.9)
+REFUSED = of_session(1, 1.5, 2.5, node="gw-0", status=503, body=UNSAVED)
+PAUSED = of_session(2, 1.5, 2.5, node="gw-0", headers=PAUSED_ONE)
+OTHER, LATER = of_session(3, 3.0, 4.0), of_session(4, 6.0, 7.0)
+STOP_MESSAGES: dict[str, tuple[list[Exchange], list[ModelCall], list[str]]] = {
+    "every use is sent": ([CONFIRMED, LATER], [follow_up(1, 0.7), follow_up(4, 6.5)], []),
+    "one use more is sent": (
+        [CONFIRMED, OTHER, LATER],
+        [follow_up(1, 0.7), follow_up(3, 3.5), follow_up(4, 6.5)],
+        [rules.NOT_TOO_MANY],
+    ),
+    "one follow-up goes to two targets": (
+        [CONFIRMED, LATER],
+        [follow_up(1, 0.7), follow_up(4, 6.4), follow_up(4, 6.5)],
+        [],
+    ),
+    "a use is lost without a cause": ([CONFIRMED, OTHER, LATER], [follow_up(1, 0.7)], [rules.NOT_LOST]),
+    "a paused use is given back": (
+        [CONFIRMED, PAUSED, LATER],
+        [follow_up(4, 6.4), follow_up(4, 6.5, 2)],
+        [],
+    ),
+    "a paused use is not given back, though nobody has written": (
+        [CONFIRMED, PAUSED, LATER],
+        [follow_up(4, 6.4)],
+        [rules.NOT_LOST],
+    ),
+    "a paused use is not given back, because another node has written": (
+        [CONFIRMED, PAUSED, OTHER, LATER],
+        [follow_up(3, 3.5)],
+        [],
+    ),
+    "two uses are lost, and one write explains only one": (
+        [CONFIRMED, PAUSED, OTHER, LATER],
+        [],
+        [rules.NOT_LOST],
+    ),
+    "a refused message is not used": ([REFUSED, LATER], [], []),
+    "a refused message is used after the return": (
+        [REFUSED, LATER],
+        [follow_up(4, 6.5)],
+        [rules.NOT_TOO_MANY],
+    ),
+    "a refused message is used by another node before the return, and stays": (
+        [REFUSED, OTHER, LATER],
+        [follow_up(3, 3.5), follow_up(4, 6.5)],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("exchanges", "calls", "broken"), STOP_MESSAGES.values(), ids=STOP_MESSAGES)
+def test_only_a_write_in_between_excuses_a_write_that_is_not_undone(
+    exchanges: list[Exchange], calls: list[ModelCall], broken: list[str]
+) -> None:
+    record = Record()
+    judge_uses(StopMessage(2, exchanges[0], exchanges, calls, Timeline([OUTAGE])), record)
+    assert [rule for rule, found in record.broken.items() if found] == broken
+
+
+def test_a_killed_node_may_lose_the_use_that_it_had_counted() -> None:
+    broken_off = of_session(2, 1.5, 2.5, node="gw-0", is_complete=False)
+    for killed, count in (("gw-0", 0), ("gw-1", 1)):
+        record, timeline = Record(), Timeline([Window("killed", killed, 2.0, 3.0)])
+        judge_uses(StopMessage(1, CONFIRMED, [CONFIRMED, broken_off], [], timeline), record)
+        assert len(record.broken[rules.NOT_LOST]) == count
 
 
 def test_a_fault_has_an_aftermath() -> None:

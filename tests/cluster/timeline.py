@@ -70,6 +70,15 @@ class Timeline:
             for window in self.windows
         )
 
+    def end_of(self, kind: Kind, *, begin: float, end: float, node: str) -> float:
+        """Return when that was over at a node, if it happened in that time; otherwise `end`."""
+        met = [
+            window.end
+            for window in self.windows
+            if window.kind == kind and window.meets(begin, end) and window.node in (ALL_NODES, node)
+        ]
+        return max([end, *met])
+
 
 def close(window: Window) -> None:
     window.end = time.monotonic()

@@ -20,6 +20,7 @@ from tests.cluster.conversations import (
     LEASE_MS,
     LIMIT,
     LIMITED_CLIENTS,
+    STORE_TIMEOUT,
     Client,
     limited_key,
 )
@@ -58,7 +59,7 @@ def _config(node: GatewayNode, number: int, up: Upstream, store: Deployment) -> 
     return (
         f'[server]\nid = "{node.name}"\nport = {node.port}\nadmin_token = "operator"\n'
         f'[clients.trial]\nkey = "{KEY}"\n{limited}'
-        f'[store]\nurl = "{store.url(number)}"\ntimeout_ms = 1000\n{store.settings}'
+        f'[store]\nurl = "{store.url(number)}"\ntimeout_ms = {STORE_TIMEOUT * 1000:.0f}\n{store.settings}'
         '[logging]\nlevel = "warning"\n'
         + provider("first", "chat", up)
         + provider("spare", "chat", up)
@@ -140,6 +141,7 @@ async def _stage(
 ) -> AsyncIterator[Stage[StoreT]]:
     """Start upstream, nodes and balancer in front of this store; end them all."""
     timeline, model = Timeline(), TrialModel()
+    record.remark(store.remark)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         await store.open()

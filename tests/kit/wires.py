@@ -58,6 +58,8 @@ class Wire:
         """Let nothing pass, in either direction."""
         _ip("-n", self._namespace, "link", "set", self._ends[1], "down")
 
+    stall = cut
+
     def lose_answers(self) -> None:
         """Let nothing of what the server sends arrive; it goes on to receive."""
         _ip("-n", self._namespace, "route", "replace", "blackhole", f"{self._client}/32")
