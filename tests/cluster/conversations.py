@@ -152,7 +152,11 @@ async def _use_up(client: Client, session: str, last: Exchange) -> None:
         last = await client.ask("hello", session)
         numbers = {call.number for call in client.model.calls if call.follow_ups}
         used = PAUSED in last.notices or last.number in numbers
-        if last.ok and not used and not client.timeline.was("store", begin=last.begin, end=last.end):
+        if (
+            last.ok
+            and not used
+            and not client.timeline.was("store", begin=last.begin, end=last.end, node=last.node)
+        ):
             return
         await asyncio.sleep(0.2)
     client.record.count("stopMessage: never settled")

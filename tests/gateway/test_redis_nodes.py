@@ -161,6 +161,32 @@ async def test_a_client_key_made_on_one_node_is_valid_on_all(server: RedisServer
         assert (await ask(two)).status == 401
 
 
+async def test_running_requests_of_a_client_are_those_of_all_nodes(server: RedisServer) -> None:
+    event = asyncio.Event()
+
+    def reply(request: Request) -> UpstreamAnswer:
+        return Steps([Wait(event)], headers={"content-type": "application/json"})
+
+    keys = '[clients.ann]\nkey = "key-ann"\n[clients.bob]\nkey = "key-bob"\n'
+    async with cluster(server, 2, reply=reply, more=keys) as (_, (one, two)):
+
+        async def shown(running: Any) -> list[tuple[str, int]]:
+            rows = (await admin(running, "clients")).json["clients"]
+            return [(row["name"], row["in_flight"]) for row in rows]
+
+        async def all_show(ann: int) -> bool:
+            return await shown(one) == await shown(two) == [("ann", ann), ("bob", 0)]
+
+        asked = [asyncio.ensure_future(ask(where, key="key-ann")) for where in (one, one, two)]
+        await eventually(lambda: all_show(3))
+        assert (await admin(two, "clients/ann")).json["client"]["in_flight"] == 3
+        asked[0].cancel()
+        await eventually(lambda: all_show(2))
+        event.set()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await eventually(lambda: all_show(0))
+
+
 async def test_nodes_show_themselves_without_a_token_and_go_when_they_stop(server: RedisServer) -> None:
     watcher = open_node(server.url)
     try:

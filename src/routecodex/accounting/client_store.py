@@ -226,6 +226,7 @@ class ClientDirectory:
             await asyncio.wait([self._watching])
             self._watching = None
         await self.use.save(at_once=True)
+        await self.use.show(at_end=True)
 
     async def _watch(self) -> None:
         while True:
@@ -233,6 +234,7 @@ class ClientDirectory:
             try:
                 await self.refresh()
                 await self.use.save()
+                await self.use.show()
             except Exception:
                 log.exception("the clients of the store could not be read; the last known stay")
 
@@ -242,21 +244,22 @@ class ClientDirectory:
 
     async def rows(self) -> list[dict[str, Any]]:
         """Return all clients as they are shown, by name."""
-        used = await self.use.last_used()
-        return [self._row(client, used) for _, client in sorted(self.table.clients.items())]
+        used, elsewhere = await self.use.last_used(), await self.use.running_elsewhere()
+        return [self._row(client, used, elsewhere) for _, client in sorted(self.table.clients.items())]
 
     async def row(self, name: str) -> dict[str, Any]:
         """Return one client as it is shown; NotFound for an unknown one."""
-        return self._row(self.client(name), await self.use.last_used())
+        client = self.client(name)
+        return self._row(client, await self.use.last_used(), await self.use.running_elsewhere())
 
-    def _row(self, client: Client, used: dict[str, float]) -> dict[str, Any]:
+    def _row(self, client: Client, used: dict[str, float], elsewhere: dict[str, int]) -> dict[str, Any]:
         return client_row(
             client,
             self.table,
             use=self.limit_use,
             now=self._clock(),
             last_used_at=used.get(client.name),
-            in_flight=self.use.in_flight(client.name),
+            in_flight=self.use.in_flight(client.name) + elsewhere.get(client.name, 0),
         )
 
     def team_rows(self) -> list[dict[str, Any]]:

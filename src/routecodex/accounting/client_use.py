@@ -1,12 +1,14 @@
 """When each client was last served, and how many of its requests run now.
 
-Kept in memory, and written to the store seldom: a request pays for two dict entries.
+Kept in memory, and written to the store seldom: a request pays for two dict entries. Processes that share a
+store with other machines show each other what runs in them, a second later.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec.json import Decoder
@@ -19,8 +21,14 @@ _SPACE = "client-use"
 _KEY = "last-used"
 _SECONDS = 15.0
 """Seconds between two writes of one process."""
+_RUNNING = "running"
+_SHOWN_SECONDS = 1.0
+"""Seconds after which running requests are shown to other processes again, if they have changed."""
+_RENEWED_SECONDS = 5.0
+_ALIVE_SECONDS = 15.0
 
 _decoder = Decoder(dict[str, float])
+_running_decoder = Decoder(dict[str, int])
 
 
 class ClientUse:
@@ -36,6 +44,8 @@ class ClientUse:
         self._unsaved: set[str] = set()
         self._running: dict[str, int] = {}
         self._next_write = 0.0
+        self._shown: dict[str, int] = {}
+        self._shown_at = 0.0
         self.shared: RunningRequests | None = None
 
     def enter(self, name: str) -> None:
@@ -57,7 +67,7 @@ class ClientUse:
             self.shared.show(name, running)
 
     def in_flight(self, name: str) -> int:
-        """Return the number of requests of a client that run now, in all workers."""
+        """Return the number of requests of a client that run now, in all workers that share a file."""
         running = self._running.get(name, 0)
         return running if self.shared is None else max(running, self.shared.total(name))
 
@@ -65,6 +75,27 @@ class ClientUse:
         """Show the other workers again what runs in this one."""
         if self.shared is not None:
             self.shared.refresh(self._running)
+
+    async def running_elsewhere(self) -> dict[str, int]:
+        """Return the running requests of each client in other processes that share the store."""
+        processes, total = self._store.processes, Counter[str]()
+        if processes is not None:
+            with contextlib.suppress(StoreError):
+                for row in await processes.read_others(_RUNNING, within=_ALIVE_SECONDS):
+                    found = json.try_read(row, _running_decoder)
+                    total.update({} if found is None else found)
+        return total
+
+    async def show(self, *, at_end: bool = False) -> None:
+        """Show the other processes that share the store what runs in this one."""
+        processes, now = self._store.processes, time.monotonic()
+        running = {} if at_end else dict(self._running)
+        pause = _SHOWN_SECONDS if running != self._shown else _RENEWED_SECONDS
+        if processes is None or not (running or self._shown) or (now < self._shown_at + pause and not at_end):
+            return
+        with contextlib.suppress(StoreError):
+            await processes.write(_RUNNING, json.encode(running) if running else None)
+            self._shown, self._shown_at = running, now
 
     async def last_used(self) -> dict[str, float]:
         """Return the time of the last request of each client, of all processes that have written theirs."""

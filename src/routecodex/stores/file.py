@@ -115,6 +115,7 @@ class FileStore:
     missed = 0
     settle_seconds = 0.0
     groups = None
+    processes = None
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class MemoryStore:
     missed = 0
     settle_seconds = 0.0
     groups = None
+    processes = None
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._spaces: dict[str, OrderedDict[str, Stored]] = {}

@@ -75,6 +75,7 @@ class MonitoredStore:
         self.kind = store.kind
         self.settle_seconds = store.settle_seconds
         self.groups = store.groups
+        self.processes = store.processes
         self.returns = 0
         """Times that the store came back."""
         # Called for every request: not even one call more.

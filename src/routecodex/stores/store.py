@@ -76,6 +76,18 @@ class GroupUpdates(Protocol):
         ...
 
 
+class ProcessRows(Protocol):
+    """One row of every process that shares the store, by topic; nobody is told of a change."""
+
+    async def write(self, topic: str, row: bytes | None) -> None:
+        """Replace the row of this process; None removes it."""
+        ...
+
+    async def read_others(self, topic: str, *, within: float) -> list[bytes]:
+        """Return the rows of other processes that were written in the last `within` seconds."""
+        ...
+
+
 class Store(Protocol):
     """Values by space and key; `kind` names the implementation."""
 
@@ -90,6 +102,11 @@ class Store(Protocol):
     @property
     def groups(self) -> GroupUpdates | None:
         """Changes several values at once; None for a store that cannot."""
+        ...
+
+    @property
+    def processes(self) -> ProcessRows | None:
+        """Rows of all processes; None for a store of one machine."""
         ...
 
     @property

@@ -13,5 +13,6 @@ change_watch  ChangeWatch: hears of changes, and checks that none was missed
 listing       lists and trims a space
 kept_values   KeptValues, KeyLocks: what makes a change one call
 groups        RedisGroups: changes several values at once
+process_rows  RedisProcessRows: one row of every process, for figures that people look at
 undo_list     UndoList: writes whose fate is not known
 """

@@ -56,6 +56,10 @@ class KeyNames:
         self._prefix = prefix
         self._stripes: dict[str, tuple[Stripe, ...]] = {}
 
+    def processes(self, topic: str) -> str:
+        """Return the name of the rows of all processes about a topic."""
+        return f"{self._prefix}:processes:{topic}"
+
     def stripes(self, space: str) -> tuple[Stripe, ...]:
         """Return all stripes of a space."""
         found = self._stripes.get(space)

@@ -29,6 +29,7 @@ from routecodex.stores.redis.kept_values import KeptValues, KeyLocks
 from routecodex.stores.redis.key_names import KeyNames, Stripe
 from routecodex.stores.redis.link import RedisLink
 from routecodex.stores.redis.options import RedisOptions
+from routecodex.stores.redis.process_rows import RedisProcessRows
 from routecodex.stores.redis.scripts import READ, READ_MANY, SET_ASIDE, UNDO, WRITE
 from routecodex.stores.redis.stamp_table import StampTable
 from routecodex.stores.redis.undo_list import FormerValue, LostWrite, UndoList
@@ -98,6 +99,7 @@ class RedisStore:
         self._watch = ChangeWatch(self._link, self._table, self._names, on_lost_data=self._accept_data)
         self._undo = UndoList()
         self.groups = RedisGroups(self._link, self._names, writer=self._writer)
+        self.processes = RedisProcessRows(self._link, self._names, writer=self._writer)
         self._ids = count(1)
         self._jitter = jitter
         self._kept = KeptValues(_KEPT_BYTES)
