@@ -59,6 +59,21 @@ def test_every_kind_of_redis_url_is_accepted(url: str) -> None:
             "the environment variable NOT_SET is not set",
         ),
         (
+            ('url = "redis://h"', 'sentinel_password = "secret"'),
+            "store.sentinel_password",
+            "has no effect without sentinels",
+        ),
+        (
+            ('url = "redis+sentinel://h/m"', 'sentinel_username = "ann"'),
+            "store.sentinel_username",
+            "has no password beside it",
+        ),
+        (
+            ('url = "redis+sentinel://h/m"', 'sentinel_password = { env = "NOT_SET" }'),
+            "store.sentinel_password.env",
+            "the environment variable NOT_SET is not set",
+        ),
+        (
             ('url = "rediss://h"', 'ca_file = "missing.pem"'),
             "store.ca_file",
             "names missing.pem, which is not a file",
@@ -101,9 +116,10 @@ def test_a_redis_url_without_the_package_names_the_extra(monkeypatch: pytest.Mon
     assert problems_of(store('url = "file:"')) == []
 
 
+@pytest.mark.parametrize("name", ["password", "sentinel_password"])
 @pytest.mark.parametrize("source", ["value", "env", "file"])
-def test_the_password_comes_from_the_file_the_environment_or_a_file_of_its_own(
-    source: str, tmp_path: Path
+def test_a_password_comes_from_the_file_the_environment_or_a_file_of_its_own(
+    source: str, name: str, tmp_path: Path
 ) -> None:
     secret = tmp_path / "password"
     secret.write_text("two words\n")
@@ -114,14 +130,15 @@ def test_the_password_comes_from_the_file_the_environment_or_a_file_of_its_own(
         "file": '{ file = "password" }',
     }[source]
     config, problems = examine(
-        store('url = "redis://h"', f"password = {password}"),
+        store('url = "redis+sentinel://h/m"', f"{name} = {password}"),
         source=str(tmp_path / "config.toml"),
         environ={"REDIS_PASSWORD": "two words"},
     )
     assert problems == []
     assert config is not None
-    assert config.store.password is not None
-    assert config.store.password.value == Secret("two words")
+    found = getattr(config.store, name)
+    assert found is not None
+    assert found.value == Secret("two words")
     assert "two words" not in repr(config)
 
 

@@ -16,7 +16,9 @@ _PATIENCE = 20.0
 _SLOTS = 16384
 
 
-def start_replicated(folder: Path, *, saves: bool = False) -> list[RedisServer]:
+def start_replicated(
+    folder: Path, *, saves: bool = False, sentinel_password: str | None = None
+) -> list[RedisServer]:
     """Start a master, a replica that has its data, and three sentinels, in this order."""
     master = RedisServer(folder / "master", saves=saves)
     replica = RedisServer(folder / "replica", "--replicaof", f"127.0.0.1 {master.port}", saves=saves)
@@ -27,8 +29,11 @@ def start_replicated(folder: Path, *, saves: bool = False) -> list[RedisServer]:
             f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 2\n"
             f"sentinel down-after-milliseconds {MASTER} 500\n"
             f"sentinel failover-timeout {MASTER} 2000\n"
+            + (f"requirepass {sentinel_password}\n" if sentinel_password else "")
         )
-        servers.append(RedisServer(folder / f"sentinel-{number}", str(file), sentinel=True))
+        servers.append(
+            RedisServer(folder / f"sentinel-{number}", str(file), sentinel=True, password=sentinel_password)
+        )
     wait_for_replica(master)
     return servers
 

@@ -54,7 +54,10 @@ class HostPort(NamedTuple):
 
 
 class RedisAddress(Struct, frozen=True, kw_only=True):
-    """Where a Redis or Valkey store is; `hosts` are its servers, or the sentinels that know its `master`."""
+    """Where a Redis or Valkey store is; `hosts` are its servers, or the sentinels that know its `master`.
+
+    Sentinels may have a login of their own, which no URL holds.
+    """
 
     mode: RedisMode
     tls: bool
@@ -63,6 +66,8 @@ class RedisAddress(Struct, frozen=True, kw_only=True):
     db: int = 0
     username: str = ""
     password: str = ""
+    sentinel_username: str = ""
+    sentinel_password: str = ""
 
     def __repr__(self) -> str:
         return f"RedisAddress({self.shown!r})"

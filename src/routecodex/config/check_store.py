@@ -59,6 +59,13 @@ def _check_login(store: StoreConfig, address: RedisAddress) -> Iterator[Problem]
     ):
         if in_url and given:
             yield Problem(("store", name), f"is also in store.url: two values for the {name}", "remove one")
+    for name in ("sentinel_username", "sentinel_password"):
+        if getattr(store, name) and address.mode != "sentinel":
+            fix = "write redis+sentinel://… in store.url, or remove it"
+            yield Problem(("store", name), "has no effect without sentinels", fix)
+    if store.sentinel_username and store.sentinel_password is None and address.mode == "sentinel":
+        place: ConfigPath = ("store", "sentinel_username")
+        yield Problem(place, "has no password beside it", "set sentinel_password too")
 
 
 def _check_tls(store: StoreConfig, address: RedisAddress) -> Iterator[Problem]:

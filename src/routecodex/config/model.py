@@ -279,6 +279,13 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     password: Annotated[
         StoreSecret | None, Meta(description="Password of Redis, if it is not in the URL.")
     ] = None
+    sentinel_username: Annotated[
+        str, Meta(description="User of the sentinels, if they ask for one; `username` is that of the data.")
+    ] = ""
+    sentinel_password: Annotated[
+        StoreSecret | None,
+        Meta(description="Password of the sentinels, if they have one; `password` is that of the data."),
+    ] = None
     ca_file: Annotated[
         str | None,
         Meta(description="PEM file of the authorities that sign the certificate of Redis (`rediss`)."),

@@ -137,7 +137,11 @@ def schema() -> str:
     provider = built["$defs"]["ProviderConfig"]
     provider["required"] = []
     # A string stands for the value of the key.
-    for table, name in (("ClientConfig", "key"), ("StoreConfig", "password")):
+    for table, name in (
+        ("ClientConfig", "key"),
+        ("StoreConfig", "password"),
+        ("StoreConfig", "sentinel_password"),
+    ):
         built["$defs"][table]["properties"][name]["anyOf"].insert(0, {"type": "string"})
     models = provider["properties"]["models"]
     named = {key: models.pop(key) for key in ("type", "additionalProperties")}

@@ -26,6 +26,7 @@ _AUTH_STYLES: dict[Protocol, AuthStyle] = {
 }
 
 
+_STORE_PASSWORDS = ("password", "sentinel_password")
 _STORE_FILES = ("ca_file", "cert_file", "key_file")
 _NO_VARIABLES: Mapping[ConfigPath, str] = {}
 
@@ -47,7 +48,11 @@ def imply_values(tree: dict[str, Any]) -> dict[str, Any]:
     clients, store = tree.get("clients"), tree.get("store")
     if isinstance(clients, dict):
         tree = {**tree, "clients": {name: _with_table(row, "key") for name, row in clients.items()}}
-    return {**tree, "store": _with_table(store, "password")} if isinstance(store, dict) else tree
+    if isinstance(store, dict):
+        for name in _STORE_PASSWORDS:
+            store = _with_table(store, name)
+        tree = {**tree, "store": store}
+    return tree
 
 
 def _with_table(row: Any, name: str) -> Any:
@@ -116,7 +121,7 @@ def _resolve_server(server: ServerConfig, environ: Mapping[str, str]) -> ServerC
 def _resolve_store(
     store: StoreConfig, environ: Mapping[str, str], *, directory: Path, into: list[Problem]
 ) -> StoreConfig:
-    """Return the store with the value of its password and with absolute paths."""
+    """Return the store with the values of its passwords and with absolute paths."""
     files = {name: _path(file, directory) for name in _STORE_FILES if (file := getattr(store, name))}
     for name, path in files.items():
         if name == "ca_file":
@@ -124,16 +129,29 @@ def _resolve_store(
         elif not os.access(path, os.R_OK):
             into.append(Problem(("store", name), f"names {path}, which cannot be read", "correct the path"))
     store = structs.replace(store, **{name: str(path) for name, path in files.items()})
-    if store.password is None:
-        return store
-    place: ConfigPath = ("store", "password")
-    found = _secret(store.password, environ, directory=directory, place=place)
+    for name in _STORE_PASSWORDS:
+        given: StoreSecret | None = getattr(store, name)
+        if given is not None:
+            found = _store_password(given, environ, directory=directory, place=("store", name), into=into)
+            store = structs.replace(store, **{name: structs.replace(given, value=found)})
+    return store
+
+
+def _store_password(
+    given: StoreSecret,
+    environ: Mapping[str, str],
+    *,
+    directory: Path,
+    place: ConfigPath,
+    into: list[Problem],
+) -> Secret:
+    found = _secret(given, environ, directory=directory, place=place)
     if isinstance(found, Problem):
         into.append(found)
-        found = Secret("")
-    elif store.password.file is not None:
-        into += exposed_file(_path(store.password.file, directory), (*place, "file"))
-    return structs.replace(store, password=structs.replace(store.password, value=found))
+        return Secret("")
+    if given.file is not None:
+        into += exposed_file(_path(given.file, directory), (*place, "file"))
+    return found
 
 
 def _resolve_client(

@@ -35,6 +35,8 @@ _NEEDS_RESTART = (
     ("store", "prefix"),
     ("store", "username"),
     ("store", "password"),
+    ("store", "sentinel_username"),
+    ("store", "sentinel_password"),
     ("store", "ca_file"),
     ("store", "cert_file"),
     ("store", "key_file"),

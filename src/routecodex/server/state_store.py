@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
 from routecodex.canon.store_url import RedisAddress, StoreUrlError, is_redis_url, parse_redis_url
-from routecodex.config import StoreConfig
+from routecodex.config import StoreConfig, StoreSecret
 from routecodex.stores import Bare, open_store
 from routecodex.stores.redis.options import RedisOptions
 from routecodex.stores.store import Store
@@ -39,9 +39,14 @@ def redis_options(config: StoreConfig) -> RedisOptions:
 
 
 def _with_login(address: RedisAddress, config: StoreConfig) -> RedisAddress:
-    password = config.password.value if config.password is not None else None
     return replace(
         address,
         username=config.username or address.username,
-        password=password.reveal() if password is not None else address.password,
+        password=_revealed(config.password) or address.password,
+        sentinel_username=config.sentinel_username,
+        sentinel_password=_revealed(config.sentinel_password),
     )
+
+
+def _revealed(password: StoreSecret | None) -> str:
+    return "" if password is None or password.value is None else password.value.reveal()

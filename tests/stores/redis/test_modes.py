@@ -11,6 +11,8 @@ import pytest
 import trustme
 
 from bench.ports import free_port
+from routecodex.config import Secret, StoreConfig, StoreSecret
+from routecodex.server.state_store import redis_options
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer, close_all
@@ -102,6 +104,35 @@ async def test_the_store_follows_a_failover_of_sentinels(replicated: list[RedisS
         with replica.client() as client:
             info: Any = client.info("replication")
             assert info["role"] == "master"
+
+
+async def test_sentinels_have_a_login_of_their_own(tmp_path: Path) -> None:
+    master, replica, *sentinels = start_replicated(tmp_path, sentinel_password="watch-secret")
+    try:
+        with sentinels[0].client() as client:
+            user = ("ACL", "SETUSER", "gateway", "on", ">other-secret", "+@all")
+            client.execute_command(*user)
+        for chosen, login in (
+            (sentinels, {"sentinel_password": "watch-secret"}),
+            (sentinels[:1], {"sentinel_username": "gateway", "sentinel_password": "other-secret"}),
+        ):
+            hosts = ",".join(f"127.0.0.1:{one.port}" for one in chosen)
+            config = StoreConfig(
+                url=f"redis+sentinel://{hosts}/mymaster",
+                sentinel_username=login.get("sentinel_username", ""),
+                sentinel_password=StoreSecret(value=Secret(login["sentinel_password"])),
+            )
+            one = RedisStore(redis_options(config))
+            await one.put("sessions", "s-1", b"1")
+            assert await value_of(one, "sessions", "s-1") == b"1"
+            assert "secret" not in repr(redis_options(config))
+            await one.close()
+        denied = open_node(f"redis+sentinel://127.0.0.1:{sentinels[0].port}/mymaster")
+        with pytest.raises(StoreError, match="No master found"):
+            await denied.get("sessions", "s-1")
+        await denied.close()
+    finally:
+        close_all([master, replica, *sentinels])
 
 
 async def test_counts_wait_for_replicas_and_are_undone_without(tmp_path: Path) -> None:

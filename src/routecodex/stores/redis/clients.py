@@ -89,6 +89,8 @@ def _sentinel(options: RedisOptions, settings: dict[str, Any], size: int) -> Red
             "socket_connect_timeout": options.timeout,
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
+            "username": options.address.sentinel_username or None,
+            "password": options.address.sentinel_password or None,
             **_tls_settings(options),
         },
     )
