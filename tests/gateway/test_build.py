@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from routecodex.config import Config, loads
+import pytest
+
+from routecodex.config import Config, Secret, StoreConfig, StoreSecret, loads
 from routecodex.gateway import build
 from routecodex.gateway.model_list import names
 from routecodex.protocols.dialect import Dialect
@@ -53,3 +55,16 @@ def test_the_models_of_the_preset_stand_for_the_list_until_it_comes() -> None:
     assert (known.id, known.context_tokens) == ("deepseek-v4-pro", 1_000_000)
     unknown = registry.model(registry.targets_of("p.brand-new")[0])
     assert (unknown.id, unknown.context_tokens, unknown.vision) == ("brand-new", None, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("redis://ann:plain@h", "plain"),
+        ("redis://:two%20words@h:6379/0", "two words"),
+        ("redis+sentinel://:a/b@h1:26379,h2:26379/mymaster", "a/b"),
+    ],
+)
+def test_the_password_in_the_url_of_a_store_is_a_secret(url: str, password: str) -> None:
+    config = Config(store=StoreConfig(url=url, sentinel_password=StoreSecret(value=Secret("watch"))))
+    assert build.secrets(config, {}) == {password, "watch"}

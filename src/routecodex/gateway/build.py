@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from routecodex.accounting.price_file import FILE_NAME
 from routecodex.accounting.prices import PriceTable
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
+from routecodex.canon.store_url import is_redis_url, parse_redis_url
 from routecodex.config import Config, Secret
 from routecodex.config.providers import ModelConfig, ProviderConfig
 from routecodex.gateway.answer.prepared_target import BuiltinProvider
@@ -220,8 +220,10 @@ def secrets(config: Config, environ: Mapping[str, str]) -> frozenset[str]:
                     (), headers=row.headers, query=row.query, origin=origin_of(row.base_url, environ=environ)
                 )
             )
-    password = urlsplit(config.store.url).password
-    return frozenset((found | {password or ""}) - {""})
+    url = config.store.url
+    if is_redis_url(url):
+        found.add(parse_redis_url(url).password)
+    return frozenset(found - {""})
 
 
 def _secrets_in(value: object) -> Iterator[Secret]:
