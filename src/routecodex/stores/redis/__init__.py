@@ -5,6 +5,7 @@ scripts       the scripts, in Lua
 key_names     KeyNames, Stripe: names of the keys, spread over a cluster
 options       RedisOptions: where the store is and how it is used
 clients       makes the clients of redis-py
+call_batches  CallBatches: sends calls of one turn of the event loop together
 link          RedisLink: calls with a time limit, and the server's clock
 circuit       Circuit: judges whether Redis can be used
 failures      translates the errors of redis-py

@@ -108,10 +108,14 @@ class ChangeWatch:
             self._table.is_live = True
 
     async def _read_all(self, messages: PubSub) -> None:
+        """Read from the connection itself: PubSub would reconnect without a sign, and costs as much again."""
+        connection = messages.connection
+        if connection is None:
+            return
         while True:
-            message = await messages.get_message(ignore_subscribe_messages=True, timeout=None)
-            if message is not None and message["type"] == "message":
-                self._hear(message["data"])
+            message = await connection.read_response()
+            if message[0] == b"message":
+                self._hear(message[2])
 
     async def _subscribe_again(self) -> tuple[Redis, PubSub]:
         pause = _PAUSE

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
+from routecodex.stores.redis.call_batches import CallBatches
 from routecodex.stores.redis.circuit import Circuit
 from routecodex.stores.redis.clients import close_client, open_client, run_together
 from routecodex.stores.redis.failures import ReplicasBehind, StoreGone, WritesRefused, failure_kind
@@ -46,6 +47,11 @@ class RedisLink:
         self._names = names
         self._on_return = on_return
         self._client = open_client(options)
+        self._execute: Callable[..., Awaitable[Any]] = (
+            self._client.execute_command
+            if isinstance(self._client, RedisCluster)
+            else CallBatches(self._client).call
+        )
         self._slots = asyncio.Semaphore(POOL_SIZE)
         self._epoch = ""
         self._offset_us: float | None = None
@@ -99,7 +105,7 @@ class RedisLink:
         """Run a command on a key; errors are as in `run`."""
         await self.start()
         self.circuit.check(writes=writes)
-        return await self._call(lambda: self._client.execute_command(*args))
+        return await self._call(lambda: self._execute(*args))
 
     async def generations(self, keys: Sequence[str]) -> list[int]:
         """Return the generations of stripes, in one round trip."""
@@ -222,9 +228,9 @@ class RedisLink:
 
     async def _evaluate(self, script: LuaScript, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            return await self._execute("EVALSHA", script.sha, len(keys), *keys, *args)
         except NoScriptError:
-            return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
+            return await self._execute("EVAL", script.text, len(keys), *keys, *args)
 
     async def _evaluate_and_wait(
         self, script: LuaScript, keys: Sequence[str], args: Sequence[Any], replicas: int

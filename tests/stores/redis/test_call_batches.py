@@ -1,0 +1,108 @@
+"""Calls that share a connection: one system call, and nothing else in common."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from routecodex.stores.redis.call_batches import CallBatches, pack_command
+from tests.kit.redis_server import RedisServer
+from tests.stores.redis.nodes import eventually
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    running = RedisServer(tmp_path / "redis")
+    yield running
+    running.thaw()
+    running.kill()
+
+
+@pytest.fixture
+async def batches(server: RedisServer) -> AsyncIterator[CallBatches]:
+    client = Redis(host=server.host, port=server.port, protocol=2, max_connections=4)
+    yield CallBatches(client)
+    await client.aclose()
+
+
+def test_a_command_is_an_array_of_strings() -> None:
+    assert pack_command(["SET", "k", b"\r\n", 7, "ü"]) == (
+        b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n\r\n\r\n$1\r\n7\r\n$2\r\n\xc3\xbc\r\n"
+    )
+
+
+async def test_calls_of_one_turn_are_sent_together_and_answered_in_order(
+    server: RedisServer, batches: CallBatches
+) -> None:
+    await batches.call("PING")
+    with server.client() as client:
+        before: Any = client.info("stats")
+        found = await asyncio.gather(*(batches.call("INCR", "count") for _ in range(50)))
+        after: Any = client.info("stats")
+    assert found == list(range(1, 51))
+    # All commands, and the question for the figures.
+    assert after["total_reads_processed"] - before["total_reads_processed"] == 2
+
+
+async def test_an_error_is_told_to_its_own_caller_alone(batches: CallBatches) -> None:
+    calls = [("SET", "k", "1"), ("LPUSH", "k", "2"), ("GET", "k")]
+    first, wrong, last = await asyncio.gather(*(batches.call(*one) for one in calls), return_exceptions=True)
+    assert (first, last) == (b"OK", b"1")
+    assert isinstance(wrong, ResponseError)
+
+
+async def test_a_caller_that_leaves_takes_no_reply_of_another(
+    server: RedisServer, batches: CallBatches
+) -> None:
+    await batches.call("SET", "k", "1")
+    server.freeze()
+    gone, stays = (asyncio.ensure_future(batches.call("GET", key)) for key in ("other", "k"))
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await gone
+    server.thaw()
+    assert await stays == b"1"
+    assert await batches.call("GET", "other") is None
+
+
+async def test_a_connection_for_which_nobody_waits_is_dropped(
+    server: RedisServer, batches: CallBatches
+) -> None:
+    await batches.call("SET", "k", "1")
+    server.freeze()
+    # More than the pool has connections: each turn takes one.
+    for _ in range(6):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(batches.call("GET", "k"), 0.02)
+    server.thaw()
+    assert await batches.call("GET", "k") == b"1"
+
+
+async def test_all_callers_are_told_when_the_connection_is_lost(
+    server: RedisServer, batches: CallBatches
+) -> None:
+    await batches.call("SET", "k", "1")
+    server.freeze()
+    calls = [asyncio.ensure_future(batches.call("GET", "k")) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    server.kill()
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(one) for one in found] == [RedisConnectionError] * 3
+    server.start()
+
+    async def works() -> bool:
+        try:
+            return await batches.call("GET", "k") is None
+        except RedisConnectionError:
+            return False
+
+    await eventually(works)
