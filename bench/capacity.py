@@ -198,7 +198,7 @@ def _cost_rows(costs: GatewayCosts, store: StoreCosts) -> list[list[str]]:
         ["a kilobyte of body", f"{costs.body_kb_us:.2f} µs", "B4 − n16, of 500 KB"],
         ["an open stream", f"{costs.stream_kb:.0f} KB", "1 000 open streams"],
         ["a worker", f"{costs.worker_mb:.0f} MB", "idle"],
-        ["a store call, at the gateway", f"{store.client_us:.0f} µs", "a script that compares and sets"],
+        ["a store call, at the gateway", f"{store.client_us:.0f} µs", "a change of a session, 16 at a time"],
         ["a store call, at Redis", f"{store.server_us:.0f} µs", "the same, with its message"],
         [
             "a message to one worker, at Redis",
