@@ -69,8 +69,8 @@ class TagScanner:
         self._text = text
         self._openings = TagLookahead(text, _OPENING)
         self._closings = TagLookahead(text, _CLOSING)
-        self._quotes = {end: TagLookahead(text, pattern) for end, pattern in _UNESCAPED.items()}
-        self._closings_after = {end: TagLookahead(text, _CLOSING) for end in _UNESCAPED}
+        self._quoted: dict[str, tuple[TagLookahead, TagLookahead]] = {}
+        """By closing quote, made when one is met: the quote, and the end of a tag after it."""
 
     def end_of(self, start: int) -> int | None:
         """Return the end of the tag that starts with the `<**` at `start`; None if it does not start one."""
@@ -85,8 +85,13 @@ class TagScanner:
 
     def _end_of_quoted(self, quote: str, begin: int) -> int | None:
         """Return the end of a stopMessage whose quoted text starts at `begin`; None if it is not one."""
-        closed = self._quotes[quote].end_of_next(begin)
-        end = None if closed is None else self._closings_after[quote].end_of_next(closed)
+        found = self._quoted.get(quote)
+        if found is None:
+            pair = TagLookahead(self._text, _UNESCAPED[quote]), TagLookahead(self._text, _CLOSING)
+            found = self._quoted[quote] = pair
+        quotes, closings = found
+        closed = quotes.end_of_next(begin)
+        end = None if closed is None else closings.end_of_next(closed)
         if closed is None or end is None or end - closed > _MAX_TAIL:
             return None
         # A missing closing quote must not match a quote in the text that follows.
