@@ -178,6 +178,17 @@ async def test_a_held_request_wakes_when_another_node_changes_its_tasks(server: 
         assert time.monotonic() - began < 8
 
 
+async def test_due_reminders_wait_while_the_store_cannot_be_written(server: RedisServer) -> None:
+    async with watcher(server) as store, cluster(server, 1, more=CLOCK) as (up, [one]):
+        await schedule(store, now_ms())
+        with server.unsaved():
+            assert (await ask(one)).status == 200
+            assert reminded(up) == 0
+        await eventually(lambda: has_status(one, "ok"))
+        await ask(one)
+        assert reminded(up) == 1
+
+
 async def test_due_reminders_wait_while_the_store_is_down(server: RedisServer) -> None:
     async with watcher(server) as store, cluster(server, 1, more=CLOCK) as (up, [one]):
         await schedule(store, now_ms())

@@ -58,6 +58,24 @@ async def test_a_limited_client_is_refused_or_allowed_while_redis_is_down(
     assert free.status == 200
 
 
+@pytest.mark.parametrize(("on_down", "status"), [("refuse", 503), ("allow", 200)])
+async def test_a_limited_client_is_refused_or_allowed_while_redis_cannot_be_written(
+    server: RedisServer, on_down: str, status: int
+) -> None:
+    more = LIMITED.format(limit="100 requests/day") + f'[usage]\non_store_down = "{on_down}"\n'
+    async with cluster(server, 1, more=more) as (_, [one]):
+        assert (await ask(one, key="key-laptop")).status == 200
+        with server.unsaved():
+            found = [await ask(one, key="key-laptop") for _ in range(3)]
+            free = await ask(one, key="key-free")
+        await eventually(lambda: has_status(one, "ok"))
+        assert (await ask(one, key="key-laptop")).status == 200
+    assert [answer.status for answer in found] == [status] * 3
+    if status == 503:
+        assert {answer.json["error"]["code"] for answer in found} == {"store_unavailable"}
+    assert free.status == 200
+
+
 async def test_an_outage_of_the_counters_is_logged_once_and_its_end_once(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
