@@ -100,3 +100,18 @@ async def test_a_request_under_way_in_one_worker_is_shown_by_the_other(tmp_path:
         detail = (await ask(b, "GET", f"/admin/requests/{row['request']}"))["request"]
     assert (row["status"], row["target"]) == (None, "up.primary.m")
     assert (detail["status"], detail["plan"]["route"]) == (None, "default")
+
+
+async def test_a_reload_answers_when_every_worker_has_the_new_configuration(tmp_path: Path) -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "hi", False)) as up,
+        two_workers(tmp_path, up) as lines,
+    ):
+        (file,) = tmp_path.rglob("*.toml")
+        text = file.read_text("utf-8")
+        for number in range(6):
+            file.write_text(f"{text}[models]\n'alias-{number}' = 'up.m'\n", "utf-8")
+            asked, other = lines[number % 2], lines[1 - number % 2]
+            assert (await ask(asked, "POST", "/admin/reload"))["reloaded"]
+            shown = [(await ask(line, "GET", "/admin/routes"))["models"] for line in (other, asked)]
+            assert [[one["pattern"] for one in found] for found in shown] == [[f"alias-{number}"]] * 2

@@ -346,6 +346,22 @@ async def test_without_other_workers_a_later_signal_counts(file: Path) -> None:
     assert len(adopted.configs) == 2
 
 
+@pytest.mark.parametrize("all_have", [True, False])
+async def test_workers_get_a_signal_only_if_one_did_not_answer(file: Path, all_have: bool) -> None:
+    signals: list[str] = []
+
+    async def reload_others() -> bool:
+        return all_have
+
+    def spread() -> bool:
+        signals.append("SIGHUP")
+        return True
+
+    one = reloader(file, Adopted(), reload_others=reload_others, spread=spread)
+    assert (await one.reload_all()).reloaded
+    assert signals == ([] if all_have else ["SIGHUP"])
+
+
 async def models(line: Any) -> list[str]:
     return [row["id"] for row in (await line.send("GET", "/v1/models")).json["data"]]
 

@@ -220,11 +220,11 @@ async def test_reload_uses_the_file_and_a_wrong_one_leaves_all_as_it_was(
         await page.get_by_test_id("config-reload").click()
         await expect_done(page)
         await expect(page.get_by_test_id("config-problem")).to_have_count(0)
-        await gateway.until_target("spare.")
+        assert await gateway.targets() == {"spare"}
     finally:
         gateway.file.write_text(text, "utf-8")
         await gateway.post("reload")
-    await gateway.until_target("demo.")
+    assert await gateway.targets() == {"demo"}
 
 
 async def test_text_of_a_configuration_is_checked(open_console: OpenConsole, gateway: ConsoleGateway) -> None:

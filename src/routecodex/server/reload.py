@@ -80,8 +80,9 @@ class Reloader:
     """Keeps the configuration of a server up to date with its file.
 
     `running` is the configuration in use; it may differ from the file in settings resolved at the start, such
-    as a free port. `adopt` applies a new one; `spread` sends the other workers a SIGHUP and returns whether
-    this process will get one too; `on_result` is told of every reload.
+    as a free port. `adopt` applies a new one; `reload_others` makes the other workers reload and returns
+    whether all of them have. If not, `spread` sends them a SIGHUP; it returns whether this process will get
+    one too. `on_result` is told of every reload.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Reloader:
         *,
         running: Config,
         adopt: Callable[[Config], Awaitable[None]],
+        reload_others: Callable[[], Awaitable[bool]] | None = None,
         spread: Callable[[], bool] = lambda: False,
         has_stored_clients: Callable[[], bool] = lambda: False,
         on_result: Callable[[ReloadResult], None] = lambda result: None,
@@ -102,6 +104,7 @@ class Reloader:
         self._stamp = source.stamp
         self._running = running
         self._adopt = adopt
+        self._reload_others = reload_others
         self._spread = spread
         self._echo_until = 0.0
         self._lock = asyncio.Lock()
@@ -125,9 +128,11 @@ class Reloader:
             self._start_task(self.reload())
 
     async def reload_all(self) -> ReloadResult:
-        """Reload in this process and in the other workers."""
+        """Reload in this process and in the other workers; return when all have, or after a bounded wait."""
         result = await self.reload()
-        if result.reloaded and self._spread():
+        if not result.reloaded or (self._reload_others is not None and await self._reload_others()):
+            return result
+        if self._spread():
             self._echo_until = asyncio.get_running_loop().time() + _ECHO_SECONDS
         return result
 

@@ -42,7 +42,7 @@ from routecodex.server.state_metrics import LedgerMetrics, StateMetrics, StoreCa
 from routecodex.server.state_store import open_configured_store
 from routecodex.server.traces import TelemetryMetrics, TraceService
 from routecodex.server.usage_service import UsageService
-from routecodex.server.worker_peers import WorkerPeers
+from routecodex.server.worker_peers import Question, WorkerPeers
 from routecodex.stores.monitored import MonitoredStore
 
 log = logging.getLogger("routecodex.server")
@@ -51,6 +51,8 @@ _PRICE_SECONDS = 0.5
 _LATEST_REQUESTS = 1000
 _LISTING_WAIT = 2.0
 """Seconds that a reload waits for the models of providers; the command line waits five for the reload."""
+_RELOAD_WAIT = 2.0
+"""Seconds that a reload waits for the other workers."""
 
 
 class CannotListen(Exception):
@@ -140,6 +142,7 @@ class Service:
             source,
             running=self._config,
             adopt=self._adopt,
+            reload_others=self._reload_others,
             spread=spread,
             on_result=self._on_reload,
             has_stored_clients=lambda: bool(self._gateway.clients.stored.clients),
@@ -246,7 +249,7 @@ class Service:
             raise CannotListen from exc
         self._open_admin(port)
         if self._event_dir is not None and self._workers > 1:
-            peers = WorkerPeers(self._event_dir, self._worker, self._request_source.answer_peer)
+            peers = WorkerPeers(self._event_dir, self._worker, self._answer_peer)
             await peers.start()
             self._request_source.peers = peers
         self._registry.start(lambda: self._config, port=port, workers=self._workers)
@@ -430,6 +433,21 @@ class Service:
             lists.refresh()
         await lists.settle(_LISTING_WAIT)
         return result
+
+    async def _reload_others(self) -> bool:
+        """Make the other workers reload; return whether all of them have read the file in time."""
+        peers = self._request_source.peers
+        if peers is None:
+            return False
+        answers = await peers.ask({"reload": True}, seconds=_RELOAD_WAIT)
+        return len(answers) == self._workers - 1
+
+    async def _answer_peer(self, question: Question) -> Any:
+        """Answer another worker: reload, or return what it asks about requests."""
+        if "reload" not in question:
+            return await self._request_source.answer_peer(question)
+        assert self.reloader is not None
+        return (await self.reloader.reload()).reloaded
 
     async def stop(self) -> bool:
         """Drain, then close; return whether all requests finished."""

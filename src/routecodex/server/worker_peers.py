@@ -22,6 +22,8 @@ AnswerPeer = Callable[[Question], Awaitable[Any]]
 
 _SOCKETS: Final = "ask-*.sock"
 _PATIENCE: Final = 2.0
+_LONGEST_WORK: Final = 30.0
+"""Seconds that an answer may take to make; the worker that asks has its own limit."""
 _LONGEST: Final = 64 * 1024
 _LARGEST: Final = 32 * 1024 * 1024
 
@@ -46,15 +48,15 @@ class WorkerPeers:
             self._server.close()
             self._path.unlink(missing_ok=True)
 
-    async def ask(self, question: Question) -> list[Any]:
+    async def ask(self, question: Question, *, seconds: float = _PATIENCE) -> list[Any]:
         """Return the answers of the other workers; one that does not answer in time is left out."""
         others = [path for path in sorted(self._folder.glob(_SOCKETS)) if path != self._path]
-        answers = await asyncio.gather(*(self._ask(path, question) for path in others))
+        answers = await asyncio.gather(*(self._ask(path, question, seconds) for path in others))
         return [answer for answer in answers if answer is not None]
 
-    async def _ask(self, path: Path, question: Question) -> Any:
+    async def _ask(self, path: Path, question: Question, seconds: float) -> Any:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(seconds):
                 reader, writer = await asyncio.open_unix_connection(path)
                 try:
                     writer.write(json.encode(question) + b"\n")
@@ -69,6 +71,7 @@ class WorkerPeers:
         try:
             async with asyncio.timeout(_PATIENCE):
                 question = json.decode(await reader.readline())
+            async with asyncio.timeout(_LONGEST_WORK):
                 data = json.encode(await self._answer(question))
                 writer.write(data if len(data) <= _LARGEST else b"null")
                 await writer.drain()

@@ -18,11 +18,8 @@ from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
-<<<<<<< HEAD
 from tests.kit.stream_server import StreamServer
-=======
 from tests.kit.wires import ServerNamespace, Wire, missing_for_wires
->>>>>>> b1f8128 (fix: refuse a write to Redis that arrives after it was undone)
 from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
 
 TIMEOUT = 0.3
@@ -98,16 +95,11 @@ class LosingProxy:
         self.is_losing = False
         self.is_cut = False
         """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
-<<<<<<< HEAD
         self._server = StreamServer(self._serve)
-=======
         self.is_holding = False
         """What is sent to the server now arrives only with `release`, as after a loss of packets."""
         self._released = asyncio.Event()
-        self._server: asyncio.Server | None = None
-        self._pumps: list[asyncio.Task[None]] = []
         self._held: set[asyncio.Task[None]] = set()
->>>>>>> b1f8128 (fix: refuse a write to Redis that arrives after it was undone)
 
     async def __aenter__(self) -> LosingProxy:
         await self._server.start()
