@@ -16,7 +16,7 @@ access         client keys, Host names, callers of this machine
 origins        web pages that may call the gateway, and their CORS headers
 admin          the admin API
 admin_calls    the table of its calls: least role, parameters, answer
-admin_service  admits callers, makes calls, logs writes
+admin_service  admits callers, makes calls, logs writes; admin_batch: several reads in one call
 admin_access   the admin token, the console's cookie, roles, pages
 admin_login    logins of the console
 login_tokens   logins and one-time codes as signed texts; login_state: what the store keeps of them

@@ -111,6 +111,13 @@ _LOGIN_CALLS = (
     ),
     _get("me", "Who is logged in.", answer=("name", "role", "csrf", "server", "capture")),
     _get("servers", "The servers of this machine, and the nodes that share the store.", answer=("servers",)),
+    _get(
+        "batch",
+        "Several reads at once: each `get` is one, as in `series?by=model`. `answers` has them in order, "
+        "each with `status` and `body`.",
+        query=("get",),
+        answer=("answers",),
+    ),
     _get("openapi.json", "This description.", answer=("openapi", "info", "paths", "components")),
 )
 
@@ -295,8 +302,8 @@ ADMIN_CALLS: Final[tuple[AdminEndpoint, ...]] = (
 )
 """All calls, those of parts that a server may lack among them."""
 
-OWN_CALLS: Final = frozenset(("login", "login/code", "logout", "me", "servers", "openapi.json"))
-"""Calls about the login and the servers: the server that is asked answers them, whichever it is told."""
+OWN_CALLS: Final = frozenset(("login", "login/code", "logout", "me", "servers", "batch", "openapi.json"))
+"""Calls that the server that is asked answers itself, whichever it is told; parts of a batch are sent on."""
 
 _UNLISTED = "A call without a row."
 

@@ -73,7 +73,7 @@ class Forwarder:
             elif call.row.streams:
                 await _pass_stream(call, response)
             else:
-                await call.reply.send(response.status, _headers(response), await response.read(_LARGEST))
+                await call.send_whole(response.status, _headers(response), await response.read(_LARGEST))
         except UpstreamError as exc:
             raise unreachable(server, exc.message) from exc
         finally:

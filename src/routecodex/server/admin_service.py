@@ -20,6 +20,7 @@ from routecodex.server.admin_login import LoginCalls
 from routecodex.server.admin_query import check_names
 from routecodex.server.error_replies import NO_STORE, json_headers
 from routecodex.server.http import HttpRequest, Reply
+from routecodex.server.http.reply import Headers
 from routecodex.server.openapi import describe_api
 from routecodex.wire import json
 
@@ -40,7 +41,11 @@ class AdminCall(Struct, frozen=True):
 
     async def send(self, value: dict[str, Any], status: int = 200) -> None:
         """Send a JSON answer."""
-        await self.reply.send(status, [*json_headers(self.id), NO_STORE], json.encode(value))
+        await self.send_whole(status, [*json_headers(self.id), NO_STORE], json.encode(value))
+
+    async def send_whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send an answer that is no stream."""
+        await self.reply.send(status, headers, body)
 
     async def send_nothing(self, *headers: tuple[bytes, bytes]) -> None:
         """Send an answer without a body."""
@@ -101,16 +106,17 @@ class AdminService:
             await self._login.confirm(caller)
         call = AdminCall(name, row, caller, request, reply, id)
         if not row.is_write or row.path == "login":
-            await self._make(call)
+            await self.make(call)
             return
         try:
-            await self._make(call)
+            await self.make(call)
         except GatewayError as error:
             _log_write(call, error.status)
             raise
         _log_write(call, reply.status)
 
-    async def _make(self, call: AdminCall) -> None:
+    async def make(self, call: AdminCall) -> None:
+        """Make a call that was admitted, here or at the server that it names."""
         elsewhere = self.answer_elsewhere
         if elsewhere is None or not await elsewhere(call):
             await self._make_here(call)

@@ -17,6 +17,7 @@ from routecodex.server import announce, descriptors, logs
 from routecodex.server.access_log import AccessLog
 from routecodex.server.admin import AdminApi, reload_reply
 from routecodex.server.admin_access import AdminAccess
+from routecodex.server.admin_batch import BatchCalls
 from routecodex.server.admin_captures import CaptureCalls
 from routecodex.server.admin_config import ConfigCalls
 from routecodex.server.admin_forward import Forwarder
@@ -328,6 +329,7 @@ class Service:
         )
         service = AdminService(api, access=access, login=login, capture_mode=lambda: calls.mode)
         calls.add_to(service)
+        BatchCalls(service).add()
         self._open_other_servers(api, service, row)
         return service
 
