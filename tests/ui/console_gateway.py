@@ -90,11 +90,21 @@ limits = ["1000000 tokens/day"]
 class ConsoleGateway:
     """The gateway; `start` and `stop` make a restart on the same port."""
 
-    def __init__(self, folder: Path, *, workers: int = 2, pace: float = 0.01) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 2,
+        pace: float = 0.01,
+        id: str = "main",
+        home: Path | None = None,
+    ) -> None:
         self.port = free_port()
         self.origin = f"http://127.0.0.1:{self.port}"
         self.file = folder / "gateway.toml"
-        self.file.write_text(_CONFIG.replace("pace = 0.01", f"pace = {pace}"), "utf-8")
+        text = _CONFIG.replace("pace = 0.01", f"pace = {pace}").replace('id = "main"', f'id = "{id}"')
+        self.file.write_text(text, "utf-8")
+        self._environ = {} if home is None else {"ROUTECODEX_USER_DIR": str(home)}
         self.file.chmod(0o600)
         self._folder, self._workers = folder, workers
         self._stack = contextlib.AsyncExitStack()
@@ -102,7 +112,8 @@ class ConsoleGateway:
 
     async def start(self) -> None:
         arguments = ("--config", str(self.file), "--port", str(self.port), "--workers", str(self._workers))
-        self.command = await self._stack.enter_async_context(running(self._folder, "serve", *arguments))
+        command = running(self._folder, "serve", *arguments, environ=self._environ)
+        self.command = await self._stack.enter_async_context(command)
         await self.command.port()
 
     async def stop(self) -> None:
@@ -173,11 +184,12 @@ class ConsoleGateway:
 
 
 @contextlib.asynccontextmanager
-async def console_gateway(
-    folder: Path, *, workers: int = 2, pace: float = 0.01
-) -> AsyncIterator[ConsoleGateway]:
-    """Run a gateway with this folder as its home; at `pace` 1 the demo model is as slow as a real one."""
-    gateway = ConsoleGateway(folder, workers=workers, pace=pace)
+async def console_gateway(folder: Path, **options: Any) -> AsyncIterator[ConsoleGateway]:
+    """Run a gateway in this folder; at `pace` 1 the demo model is as slow as a real one.
+
+    `home` is the user dir if it is that of another gateway, which then lists this one by its `id`.
+    """
+    gateway = ConsoleGateway(folder, **options)
     try:
         await gateway.start()
         yield gateway

@@ -53,7 +53,8 @@ class Refused(Exception):
 
     def __init__(self, status: int, code: str, message: str = "") -> None:
         super().__init__(code)
-        self.status, self.code, self.message = status, code, message or code
+        self.status, self.code = status, code
+        self.body = {"error": {"message": message or code, "code": code}, "code": code}
 
 
 class FakeConsole:
@@ -71,6 +72,7 @@ class FakeConsole:
         self.calls: list[str] = []
         self.violations: list[str] = []
         self.servers: list[Json] = [{"id": "main", "url": "", "version": "1.0", "alive": True, "self": True}]
+        self.missing: list[Json] = []
         self.ui_version = "ui-1"
         self.logged_in = True
         self.codes = {"one-time-code-0123456789"}
@@ -160,14 +162,15 @@ class FakeConsole:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         url = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        self.calls.append(f"{method} {target}")
+        parts = parse_qs(url.query).get("get", [])
+        self.calls += [f"{method} {target}", *(f"{method} /admin/{one}" for one in parts)]
         if url.path == "/admin/events" and self.logged_in:
             await self._stream(reader, writer, query)
             return False
         if url.path == "/admin/playground" or url.path.endswith("/replay"):
             await self._play(writer, url.path, json.loads(body))
             return True
-        status, extra, content = self._answer(method, unquote(url.path), query, headers, body)
+        status, extra, content = self._answer(method, unquote(url.path), query, headers, body, parts)
         lines = [
             f"HTTP/1.1 {status} X",
             f"content-length: {len(content)}",
@@ -178,7 +181,7 @@ class FakeConsole:
         return True
 
     def _answer(
-        self, method: str, path: str, query: Query, headers: dict[str, str], body: bytes
+        self, method: str, path: str, query: Query, headers: dict[str, str], body: bytes, parts: list[str]
     ) -> tuple[int, dict[str, str], bytes]:
         if path.startswith("/ui"):
             return self._file(path)
@@ -186,10 +189,9 @@ class FakeConsole:
             return 200, {"content-type": "text/html"}, b"<!doctype html><title>x</title>"
         extra = {"content-type": "application/json", "cache-control": "no-store"}
         try:
-            answer = self._admin(method, path.removeprefix("/admin/"), query, headers, body)
+            answer = self._admin(method, path.removeprefix("/admin/"), query, headers, body, parts)
         except Refused as refused:
-            error = {"error": {"message": refused.message, "code": refused.code}, "code": refused.code}
-            return refused.status, extra, json.dumps(error).encode()
+            return refused.status, extra, json.dumps(refused.body).encode()
         if answer is None:
             return 204, {}, b""
         return 200, extra, json.dumps(answer).encode()
@@ -247,7 +249,7 @@ class FakeConsole:
         await writer.drain()
 
     def _admin(
-        self, method: str, name: str, query: Query, headers: dict[str, str], body: bytes
+        self, method: str, name: str, query: Query, headers: dict[str, str], body: bytes, parts: list[str]
     ) -> Json | None:
         if name == "login":
             self._login(json.loads(body))
@@ -262,7 +264,30 @@ class FakeConsole:
             content = json.loads(body)
             self.writes.append((name, content))
             return self._write(name, content)
+        if name == "batch":
+            return {"answers": [self._part(one) for one in parts]}
         return self._read(name, query)
+
+    def _part(self, text: str) -> Json:
+        """Answer one of several reads."""
+        name, _, query = text.partition("?")
+        try:
+            body = self._read(unquote(name), {key: values[-1] for key, values in parse_qs(query).items()})
+        except Refused as refused:
+            return {"status": refused.status, "body": refused.body}
+        return {"status": 200, "body": body}
+
+    def merged(self, name: str, query: Query) -> Json:
+        """Return what a merged answer has besides."""
+        if query.get("server") != "all" or name not in (
+            "requests",
+            "series",
+            "providers",
+            "sessions",
+            "usage",
+        ):
+            return {}
+        return {"servers": ["main"], "missing": self.missing}
 
     def _login(self, body: Json) -> None:
         good = body.get("token") == TOKEN or body.get("key") == "rcx-viewer" or body.get("code") in self.codes
@@ -297,7 +322,7 @@ class FakeConsole:
             },
         }
         if name in simple:
-            return simple[name](query)
+            return simple[name](query) | self.merged(name, query)
         _, _, rest = name.partition("requests/")
         ident, _, part = rest.partition("/")
         row = next((one for one in self.rows if one["request"] == ident), None)

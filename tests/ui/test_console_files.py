@@ -10,7 +10,6 @@ from routecodex.console import console_files
 _FILES = console_files()
 _FIRST_PAGE = {
     "index.html",
-    "tokens.css",
     "app.css",
     "app.js",
     "dom.js",
@@ -73,9 +72,12 @@ def test_every_text_is_used() -> None:
 
 
 def test_colours_are_named_in_the_tokens_alone() -> None:
-    others = [name for name in _FILES if name.endswith((".css", ".js")) and name != "tokens.css"]
+    texts = {name: path.read_text("utf-8") for name, path in _FILES.items() if name.endswith((".css", ".js"))}
+    tokens, end, shapes = texts.pop("app.css").partition("/* Shapes")
+    assert (tokens, end) != ("", "")
     found = {
-        name: re.findall(r"#[0-9a-fA-F]{3,8}\b(?!\w)|rgba?\(", _FILES[name].read_text()) for name in others
+        name: re.findall(r"#[0-9a-fA-F]{3,8}\b(?!\w)|rgba?\(", text)
+        for name, text in {**texts, "app.css": shapes}.items()
     }
     assert {name: colours for name, colours in found.items() if colours} == {}
 

@@ -175,9 +175,9 @@ async def test_groups_lead_to_the_requests_of_a_session(
     for client in ("laptop", "ci", "laptop"):
         await gateway.target(session="shared name", client=client)
     page = await open_console("requests?group=session&q=shared+name")
-    groups = page.locator(".grouprow")
+    groups = page.locator("[data-session-id='shared name']")
     await expect(groups).to_have_count(2)
-    await groups.filter(has_text="laptop").click()
+    await groups.filter(has_text="laptop").get_by_role("link").click()
     await expect(page.get_by_test_id("requests")).to_have_attribute("aria-rowcount", "2")
     await expect(page).to_have_url(
         re.compile("session=shared.name.*client=laptop|client=laptop.*session=shared")

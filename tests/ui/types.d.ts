@@ -23,8 +23,8 @@ interface View {
   page?: any;
   /** The parameters of the address changed. */
   update?(): any;
-  /** Data may be stale: fetch it again. */
-  refresh?(): any;
+  /** Data may be stale: fetch it again; `polled`: only because some time has passed. */
+  refresh?(polled?: boolean): any;
   key?(name: string, event: any): any;
   close?(): void;
 }

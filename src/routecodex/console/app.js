@@ -1,14 +1,13 @@
 // The shell: language, theme, login, pages, keyboard, connection.
-import {dim, fill, h, icon, raw} from "./dom.js"
+import {dim, fill, h, icon, phone, raw} from "./dom.js"
 import {get, live, post, readMe, session, url} from "./net.js"
 import {button, closeMenus, dialog, errorText, failure, field, select, stateSign, toast} from "./parts.js"
-import {LANGUAGES, chosenLanguage, clock, lang, loadLanguage, relative, t} from "./text.js"
+import {LANGUAGES, chosenLanguage, clock, lang, loadLanguage, num, relative, t} from "./text.js"
 
 const PAGES = ["overview", "requests", "sessions", "providers", "inspector", "routing", "playground", "keys", "config"]
 const ON_PHONE = 4
 const THEMES = ["system", "light", "dark"]
 const KEYS = {"/": "w.search", j: "w.next", k: "w.prev", Enter: "w.open", Esc: "w.close", p: "req.pause", "?": "help.title"}
-const phone = matchMedia("(max-width: 720px)")
 const dark = matchMedia("(prefers-color-scheme: dark)")
 const address = name => (name === "overview" ? "/ui/" : `/ui/${name}`)
 const named = () => PAGES.find(name => address(name) === location.pathname) ?? "overview"
@@ -20,9 +19,10 @@ const inDialog = () => document.querySelector("dialog[open]")
 let current = null
 const main = h("main", {id: "main", tabindex: -1})
 const indicator = h("span.line.small.sub@live", {role: "status"})
-const lines = h("div")
+const offer = h("div")
+const gaps = h("div", {role: "status"})
 const prefs = h("div.line.prefs")
-const picker = h("div.server")
+const picker = h("div.line.server")
 
 /** @type {Shell} */
 const shell = {
@@ -77,6 +77,7 @@ async function show() {
 		mine.view = view
 		head.append(...[view.head ?? []].flat())
 		body.replaceWith(view.body ?? h("div.body.scroll", h("div.page.stack", view.page)))
+		if (!listed) listServers()
 	} catch (error) {
 		console.warn(error)
 		fill(body, failure(error, reshow))
@@ -100,8 +101,8 @@ const link = name => h("li", h("a", {href: address(name)}, icon(name), h("span",
 function frame() {
 	const more = h("details.menu.more@more", {label: t("nav.more")}, h("summary", icon("more"), h("span", t("nav.more"))), h("div.sheet.float", h("ul", PAGES.slice(ON_PHONE).map(link)), h("div.slot")))
 	fill(document.getElementById("app"), h("a.skip", {href: "#main"}, t("skip")),
-		h("header.rail", h("div.brand.line", icon("logo"), raw("RouteCodex")), picker, h("nav", h("ul", PAGES.map(link)), more), h("div.foot", indicator, h("div.slot"))),
-		h("div.stage", lines, main), h("div", {id: "toasts", "aria-live": "polite"}))
+		h("header.rail", h("div.brand.line", icon("logo"), raw("RouteCodex")), h("div.slot"), h("nav", h("ul", PAGES.map(link)), more), h("div.foot", indicator, h("div.slot"))),
+		h("div.stage", offer, gaps, main), h("div", {id: "toasts", "aria-live": "polite"}))
 	fill(prefs, choice("language", LANGUAGES, lang(), speak), choice("theme", THEMES, kept(), name => paint(localStorage.setItem("routecodex.theme", name))), button("?", {kind: "quiet", label: t("help.title"), onclick: help}))
 	place()
 	showPicker([])
@@ -110,8 +111,15 @@ function frame() {
 
 const choice = (name, values, value, change) => select(name, values.map(one => [one, t(`${name}.${one}`)]), value, {label: t(`w.${name}`), onchange: event => change(event.target.value)})
 
-// Puts language and theme where the width has room for them.
-const place = () => document.querySelector(phone.matches ? ".sheet .slot" : ".foot .slot")?.append(prefs)
+// Puts server, language and theme where the width has room for them.
+function place() {
+	const [top, sheet, foot] = document.querySelectorAll(".slot")
+	if (phone.matches) sheet.append(picker, prefs)
+	else {
+		top.append(picker)
+		foot.append(prefs)
+	}
+}
 
 const kept = () => THEMES.find(name => name === localStorage.getItem("routecodex.theme")) ?? "system"
 
@@ -126,32 +134,45 @@ async function speak(name) {
 	if (session.me) enter()
 }
 
+let listed = false
+
+// Asks for the servers together with what the first page reads.
+function listServers() {
+	listed = true
+	get("servers").then(found => showPicker(found.servers), () => {})
+}
+
 // Shows the server, and a choice when there are several.
 function showPicker(servers) {
 	const own = session.me?.server
 	if (!own) return fill(picker)
-	const several = servers.length > 1
 	const chosen = shell.q("server") || own.id
 	const one = servers.find(server => server.id === chosen) ?? own
 	const onchange = event => {
 		shell.set({server: event.target.value === own.id ? "" : event.target.value})
 		live.restart()
+		showState()
 		reshow()
 		showPicker(servers)
 	}
-	const options = several ? [...servers.map(server => [server.id, server.id]), ["all", t("server.all")]] : [[own.id, own.id]]
-	fill(picker, stateSign(one.alive === false ? "out" : "ok"), h("span.clip", chosen === "all" ? t("server.all") : raw(one.id), h("small", one.url.replace(/^https?:\/\//, ""))), several && icon("down"),
-		select("server", options, chosen, {label: t("w.server"), onchange, title: t("server.about", {...own, up: relative(own.started_at)})}))
+	const options = servers.length > 1 ? [...servers.map(server => [server.id, server.id]), ["all", t("server.all")]] : [[own.id, own.id]]
+	fill(picker, stateSign(one.alive === false ? "out" : "ok"), select("server", options, chosen, {label: t("w.server"), onchange, title: t("server.about", {...own, up: relative(own.started_at)})}))
 }
 
 function showState() {
-	const state = live.shown
+	const state = live.state === "live" && live.paused ? "paused" : live.state
 	indicator.dataset.state = state
-	fill(indicator, h("i"), h("span", t(`live.${state}`, {time: clock(live.last)})))
+	fill(indicator, h("i"), h("span", t(`live.${state === "live" && live.merged() ? "polling" : state}`, {time: clock(live.last)})))
 	document.documentElement.toggleAttribute("data-stale", state === "reconnecting" || state === "offline")
 }
 
-const offerReload = () => fill(lines, h("p.line.offer", t("upgraded"), button(t("w.reload"), {kind: "primary", onclick: () => location.reload()})))
+// Says whose data is missing where that of several servers is merged.
+function showMissing() {
+	const names = live.missing.map(({server, message}) => h("b", {title: message}, " ", raw(server)))
+	fill(gaps, names.length > 0 && h("p.offer.gap@missing", t("server.missing", {n: num(names.length)}), names))
+}
+
+const offerReload = () => fill(offer, h("p.line.offer", t("upgraded"), button(t("w.reload"), {kind: "primary", onclick: () => location.reload()})))
 
 let asking = null
 
@@ -247,9 +268,9 @@ async function enter() {
 		return fill(main, h("h1.sr", t(`nav.${named()}`)), failure(error, enter))
 	}
 	showPicker([])
+	listed = false
 	reshow()
 	live.start()
-	get("servers").then(found => showPicker(found.servers), () => {})
 }
 
 paint()
@@ -262,6 +283,7 @@ phone.addEventListener("change", place)
 dark.addEventListener("change", paint)
 live.addEventListener("state", showState)
 live.addEventListener("upgraded", offerReload)
-live.addEventListener("stale", () => current?.view.refresh?.())
+live.addEventListener("missing", showMissing)
+live.addEventListener("stale", (/** @type {any} */ event) => current?.view.refresh?.(event.detail))
 await useCode()
 await enter()

@@ -20,18 +20,19 @@ function build(make, selector, kids) {
 	return el
 }
 
-/** Makes an HTML element: `h("td.num@test-id", {title: "x"}, …)`; properties may be left out.
- * @param {string} selector @param {...any} kids @returns {any} */
+/** Makes an HTML element: `h("td.num@test-id", {title: "x"}, …)`; properties may be left out. @param {...any} kids @returns {any} */
 export const h = (selector, ...kids) => build(tag => document.createElement(tag), selector, kids)
 
-/** Makes an SVG element in the same way. @param {string} selector @param {...any} kids @returns {any} */
+/** Makes an SVG element in the same way. @param {...any} kids @returns {any} */
 export const s = (selector, ...kids) => build(tag => document.createElementNS("http://www.w3.org/2000/svg", tag), selector, kids)
 
 /** Replaces the content of an element. @param {any} el @param {...any} kids */
 export const fill = (el, ...kids) => el.replaceChildren(...given(kids))
 
-/** Text that the gateway or a client wrote, shown as it is. @param {any} text @param {string} [cls] */
+// Text that the gateway or a client wrote, shown as it is.
 export const raw = (text, cls) => h("span", {class: cls, lang: "en", dir: "auto", translate: "no"}, text)
+
+export const phone = matchMedia("(max-width: 720px)")
 
 export const dim = (...kids) => h("span.dim", kids)
 

@@ -3,6 +3,7 @@ import {now, setClock} from "./text.js"
 
 // An error of the admin API, or no answer at all (status 0).
 const apiError = (status, code, message = code) => Object.assign(new Error(message), {status, code})
+const refusal = (status, {error, code}) => apiError(status, code, error?.message ?? `HTTP ${status}`)
 
 /** Who is logged in, and how the shell asks for a login. @type {{me: Me | null, login: (reason?: string) => Promise<void>}} */
 export const session = {me: null, login: async () => {}}
@@ -29,17 +30,36 @@ export function url(path, params = {}) {
 	return [path, query].join(query.size ? "?" : "")
 }
 
-/** Reads from the admin API. @param {string} name @param {any} [params] @returns {Promise<any>} */
-export const get = async (name, params) => (await send(url(`/admin/${name}`, params))).json()
+let waiting = []
 
-/** Writes by the admin API. @param {string} name @param {any} body @param {any} [options] @returns {Promise<any>} */
+/** Reads from the admin API; reads of the same moment go as one request. @returns {Promise<any>} */
+export const get = (name, params) => new Promise((resolve, reject) => {
+	if (waiting.push({call: url(name, params), resolve, reject}) === 1) queueMicrotask(sendWaiting)
+})
+
+async function sendWaiting() {
+	const calls = waiting
+	waiting = []
+	const batch = new URLSearchParams(calls.map(one => ["get", one.call]))
+	try {
+		const found = await (await send(`/admin/${calls[1] ? `batch?${batch}` : calls[0].call}`)).json()
+		for (const [n, {status, body}] of (calls[1] ? found.answers : [{body: found}]).entries()) {
+			if (status >= 400) calls[n].reject(refusal(status, body))
+			else calls[n].resolve(body)
+			if (body.missing) miss(body.missing)
+		}
+	} catch (error) {
+		for (const one of calls) one.reject(error)
+	}
+}
+
+// Writes by the admin API.
 export async function post(name, body, options) {
 	const answer = await send(url(`/admin/${name}`), {body, ...options})
 	return answer.status === 204 ? null : answer.json()
 }
 
-/** Sends a request; a missing login is asked for and the request repeated.
- * @param {string} path @param {{body?: any, signal?: AbortSignal, anonymous?: boolean}} [options] @returns {Promise<Response>} */
+/** Sends a request; a missing login is asked for and the request repeated. @param {string} path @param {any} [options] */
 export async function send(path, {body, signal, anonymous} = {}) {
 	for (let again = 0; ; again++) {
 		const headers = {"content-type": "application/json", "x-routecodex-csrf": session.me?.csrf ?? ""}
@@ -48,135 +68,128 @@ export async function send(path, {body, signal, anonymous} = {}) {
 			throw signal?.aborted ? error : apiError(0, "unreachable")
 		})
 		if (answer.ok) return answer
-		const {error = {}, code = error.code} = await answer.json().catch(() => ({}))
-		if (answer.status === 401 && !anonymous) await session.login(code)
-		else if (code === "csrf" && !again) await readMe()
-		else throw apiError(answer.status, code, error.message ?? `HTTP ${answer.status}`)
+		const error = refusal(answer.status, await answer.json().catch(() => ({})))
+		if (error.status === 401 && !anonymous) await session.login(error.code)
+		else if (error.code === "csrf" && !again) await readMe()
+		else throw error
 	}
 }
 
 const TOPICS = ["requests", "stats", "health", "sessions", "routing", "config"]
 const WAITS = [500, 1000, 2000, 4000, 8000]
 const HIDDEN_MS = 60_000
+const MERGED_MS = 3000
 
-// The event stream: reconnects, resumes where it broke off, is closed while the tab is hidden.
-class Live extends EventTarget {
-	state = "offline"
-	// When the last data came, by the clock of the server.
-	last = now()
-	paused = false
-	#id = ""
-	#ui = ""
-	#tries = 0
-	#wanted = false
-	#source = null
-	#timer = 0
-	#hiding = 0
-	#opening = false
-	#staleAt = 0
-
-	constructor() {
-		super()
-		document.addEventListener("visibilitychange", () => {
-			clearTimeout(this.#hiding)
-			if (document.hidden) this.#hiding = setTimeout(() => this.#close(), HIDDEN_MS)
-			else this.#retryNow()
-		})
-		addEventListener("online", () => this.#retryNow())
-		addEventListener("offline", () => this.#lost())
-	}
-
+// The event stream of the page: it reconnects, resumes where it broke off, and is closed while the tab is hidden.
+// `last` is when data came last, by the clock of the server; `missing` are servers without an answer, where several are merged.
+export const live = Object.assign(new EventTarget(), {
+	state: "offline",
+	last: now(),
+	paused: false,
+	merged: () => server() === "all",
+	missing: [],
 	start() {
-		this.#wanted = true
-		this.#open()
-	}
-
+		wanted = true
+		open()
+	},
 	restart() {
-		this.#id = ""
-		this.#close()
-		this.#open()
-	}
-
+		lastId = ""
+		miss([])
+		close()
+		open()
+	},
 	pause(paused) {
-		this.paused = paused
-		this.#tell("state")
-	}
+		live.paused = paused
+		tell("state")
+	},
+})
 
-	get shown() {
-		return this.state === "live" && this.paused ? "paused" : this.state
-	}
+let lastId = ""
+let version = ""
+let tries = 0
+let wanted = false
+let opening = false
+let source = null
+let timer = 0
+let hiding = 0
 
-	#retryNow() {
-		if (!this.#wanted || (this.#source && this.state === "live")) return
-		this.#tries = 0
-		this.#close()
-		this.#open(true)
-	}
+const tell = (name, detail) => live.dispatchEvent(new CustomEvent(name, {detail}))
 
-	#close() {
-		clearTimeout(this.#timer)
-		this.#source?.close()
-		this.#source = null
-	}
-
-	// Opens the stream; a retry asks who is logged in: EventSource hides the status of a refusal.
-	async #open(check = false) {
-		if (this.#opening || this.#source) return
-		this.#opening = true
-		try {
-			if (check) await readMe()
-		} catch {
-			return this.#lost()
-		} finally {
-			this.#opening = false
-		}
-		const source = new EventSource(url("/admin/events", {topics: TOPICS.join(), last_event_id: this.#id}))
-		this.#source = source
-		source.onerror = () => this.#source === source && this.#lost()
-		for (const topic of [...TOPICS, "hello", "lag", "bye"]) source.addEventListener(topic, event => this.#source === source && this.#take(topic, event))
-	}
-
-	#lost() {
-		this.#close()
-		if (!this.#wanted) return
-		this.#become(navigator.onLine ? "reconnecting" : "offline")
-		const wait = WAITS[Math.min(this.#tries++, WAITS.length - 1)]
-		if (!document.hidden) this.#timer = setTimeout(() => this.#open(true), wait * (0.75 + Math.random() / 2))
-	}
-
-	#take(topic, event) {
-		const data = JSON.parse(event.data)
-		if (topic === "hello") this.#hello(data)
-		if (event.lastEventId) this.#id = event.lastEventId
-		this.last = now()
-		// Events are of one server: what is merged is read again.
-		const merged = server() === "all" && TOPICS.includes(topic)
-		if (!merged) this.#tell(topic, data)
-		if (topic === "lag" || (merged && this.last > this.#staleAt + 3000)) {
-			this.#staleAt = this.last
-			this.#tell("stale")
-		}
-		if (topic === "bye") this.#lost()
-	}
-
-	#hello({at, ui, resumed}) {
-		setClock(at)
-		this.#tries = 0
-		this.#become("live")
-		if (this.#ui && !resumed) this.#tell("stale")
-		if (this.#ui && this.#ui !== ui) this.#tell("upgraded")
-		this.#ui ||= ui
-	}
-
-	#become(state) {
-		if (this.state === state) return
-		this.state = state
-		this.#tell("state")
-	}
-
-	#tell(name, detail) {
-		this.dispatchEvent(new CustomEvent(name, {detail}))
-	}
+function miss(servers) {
+	live.missing = servers
+	tell("missing")
 }
 
-export const live = new Live()
+function become(state) {
+	if (live.state === state) return
+	live.state = state
+	tell("state")
+}
+
+function close() {
+	clearTimeout(timer)
+	source?.close()
+	source = null
+}
+
+// Opens the stream; a retry asks who is logged in: EventSource hides the status of a refusal.
+async function open(check = false) {
+	if (opening || source) return
+	opening = true
+	try {
+		if (check) await readMe()
+	} catch {
+		return lost()
+	} finally {
+		opening = false
+	}
+	const mine = new EventSource(url("/admin/events", {topics: TOPICS.join(), last_event_id: lastId}))
+	source = mine
+	mine.onerror = () => source === mine && lost()
+	for (const topic of [...TOPICS, "hello", "lag", "bye"]) mine.addEventListener(topic, event => source === mine && take(topic, event))
+}
+
+function lost() {
+	close()
+	if (!wanted) return
+	become(navigator.onLine ? "reconnecting" : "offline")
+	const wait = WAITS[Math.min(tries++, WAITS.length - 1)]
+	if (!document.hidden) timer = setTimeout(() => open(true), wait * (0.75 + Math.random() / 2))
+}
+
+function retryNow() {
+	if (!wanted || (source && live.state === "live")) return
+	tries = 0
+	close()
+	open(true)
+}
+
+function take(topic, event) {
+	const data = JSON.parse(event.data)
+	if (topic === "hello") hello(data)
+	if (event.lastEventId) lastId = event.lastEventId
+	live.last = now()
+	// A key of several servers is shown in its worst state, not in that of one.
+	if (topic !== "health" || !live.merged()) tell(topic, data)
+	if (topic === "lag") tell("stale")
+	if (topic === "bye") lost()
+}
+
+function hello({at, ui, resumed}) {
+	setClock(at)
+	tries = 0
+	become("live")
+	if (version && !resumed) tell("stale")
+	if (version && version !== ui) tell("upgraded")
+	version ||= ui
+}
+
+document.addEventListener("visibilitychange", () => {
+	clearTimeout(hiding)
+	if (document.hidden) hiding = setTimeout(close, HIDDEN_MS)
+	else retryNow()
+})
+addEventListener("online", retryNow)
+addEventListener("offline", lost)
+// Events are of one server: what several have is read again and again.
+setInterval(() => live.merged() && live.state === "live" && !document.hidden && tell("stale", true), MERGED_MS)

@@ -5,14 +5,12 @@ import {NONE, clock, countdown, known, money, now, num, percent, relative, secon
 
 export const HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 
-/** A button with an `icon`, of a `kind` (primary, quiet, danger); left out for logins below its `role`.
- * @param {any} text @param {any} [props] */
+/** A button with an `icon`, of a `kind` (primary, quiet, danger); left out for logins below its `role`. @param {any} text @param {any} [props] */
 export const button = (text, {icon: sign, kind, role, test = "", ...props} = {}) => (!role || may(role)) && h(`button.btn@${test}`, {type: "button", class: kind, ...props}, sign && icon(sign), text)
 
 export const iconButton = (sign, name, props) => button(icon(sign), {kind: "quiet", label: name, title: name, ...props})
 
-/** A button that writes: disabled at once, then a toast.
- * @param {string} text @param {any} props `name`: what it acts on @param {() => Promise<any>} work */
+/** A button that writes: disabled at once, then a toast; `name` is what it acts on. @param {any} text @param {any} props @param {any} work */
 export function act(text, {name = "", ...props}, work) {
 	const label = `${text} ${name}`.trim()
 	return button(text, {label, role: "operator", ...props, onclick: event => run(event.currentTarget, work, label)})
@@ -109,10 +107,10 @@ export function search(shell, label) {
 		clearTimeout(timer)
 		timer = setTimeout(() => shell.set({q: event.target.value.trim()}, true), 250)
 	}
-	return h("div.search", {role: "search"}, icon("inspector"), h("input.in@search", {type: "search", label, placeholder: label, value: shell.q("q"), oninput}), h("kbd", {"aria-hidden": "true"}, "/"))
+	return h("div.search", {role: "search"}, icon("inspector"), h("input.in@search", {type: "search", label, placeholder: label, value: shell.q("q"), oninput}))
 }
 
-/** A menu below a button; its content is made when it opens. @param {any} text @param {() => any} content @param {any} [props] */
+/** A menu below a button; its content is made when it opens. @param {any} text @param {any} content @param {any} [props] */
 export function menu(text, content, {cls = "chip", label, ...props} = {}) {
 	const body = h("div.pop.float")
 	const node = h("details.menu", {...props, ontoggle: () => node.open && fill(body, content())}, h("summary", {class: cls, label, title: label}, text), body)
@@ -144,7 +142,7 @@ export const failure = (error, retry) => h("div.empty.bad", {role: "alert"}, h("
 export async function load(node, read, show) {
 	const turn = (node.turn ?? 0) + 1
 	node.turn = turn
-	if (!node.childElementCount) fill(node, h("div.skeleton", {"aria-hidden": "true"}, h("i"), h("i"), h("i")))
+	if (!node.childElementCount) fill(node, h("div.skeleton"))
 	const shown = await read().then(show, error => failure(error, () => load(node, read, show)))
 	if (node.turn === turn) fill(node, shown)
 }
@@ -153,8 +151,7 @@ export const block = (title, side, ...body) => h("section.block", h("header.line
 export const none = () => h("p.inner.dim", NONE)
 export const pre = (text, test = "") => h(`pre.box@${test}`, {lang: "en", translate: "no", tabindex: 0}, text)
 
-/** A table; a column is `[text of its head, cell of a row, classes]`, `props` are those of a row.
- * @param {string} label @param {any[]} columns @param {any[]} rows @param {(row: any) => any} [props] */
+/** A table; a column is `[text of its head, cell of a row, classes]`, `props` are those of a row. @param {any} [props] */
 export function table(label, columns, rows, props = () => ({})) {
 	const head = h("thead", h("tr", columns.map(([text, , cls]) => h("th", {class: cls, scope: "col"}, text))))
 	const line = row => h("tr", props(row), columns.map(([, cell, cls]) => h("td", {class: cls}, cell(row))))

@@ -12,38 +12,34 @@ export const WIRES = {
 		name: "Anthropic Messages",
 		path: () => "/v1/messages",
 		body: (model, messages) => ({model, max_tokens: 4096, ...stream, messages: turns(messages, ({type, data}) => ({type: "image", source: {type: "base64", media_type: type, data}}), () => text => ({type: "text", text}))}),
-		read: ({type, delta, content_block: block, error}) => ({text: delta?.text, tool: block?.type === "tool_use" ? `${block.name} ` : delta?.partial_json, error: type === "error" && error?.message}),
 	},
 	responses: {
 		name: "OpenAI Responses",
 		path: () => "/v1/responses",
 		body: (model, messages) => ({model, ...stream, input: turns(messages, image => ({type: "input_image", image_url: inline(image)}), role => text => ({type: role === "user" ? "input_text" : "output_text", text}))}),
-		read: ({type, delta, item, response, error, message}) => ({
-			text: type === "response.output_text.delta" && delta,
-			tool: type === "response.output_item.added" && item.type === "function_call" ? `${item.name} ` : type === "response.function_call_arguments.delta" && delta,
-			error: type === "error" ? message ?? error?.message : response?.error?.message,
-		}),
 	},
 	chat: {
 		name: "OpenAI Chat",
 		path: () => "/v1/chat/completions",
 		body: (model, messages) => ({model, ...stream, stream_options: {include_usage: true}, messages: turns(messages, image => ({type: "image_url", image_url: {url: inline(image)}}), () => text => ({type: "text", text}))}),
-		read: ({choices, error}) => ({
-			text: choices?.[0]?.delta?.content,
-			tool: choices?.[0]?.delta?.tool_calls?.map(({function: {name, arguments: text}}) => `${name ? `${name} ` : ""}${text ?? ""}`).join(""),
-			error: error?.message,
-		}),
 	},
 	gemini: {
 		name: "Gemini",
 		path: model => `/v1beta/models/${model}:streamGenerateContent?alt=sse`,
 		body: (_, messages) => ({contents: messages.map(one => ({role: one.role === "user" ? "user" : "model", parts: parts(one, ({type, data}) => ({inlineData: {mimeType: type, data}}), text => ({text}))}))}),
-		read({candidates, error}) {
-			const found = candidates?.[0]?.content?.parts ?? []
-			const calls = found.filter(part => part.functionCall).map(part => `${part.functionCall.name} ${JSON.stringify(part.functionCall.args)}`)
-			return {text: found.map(part => (part.thought ? "" : part.text ?? "")).join(""), tool: calls.join("\n"), error: error?.message}
-		},
 	},
+}
+
+// The text, the tool calls and the error in an event of any protocol.
+export function pieces({type, delta, item, content_block: block, choices, candidates, response, error, message}) {
+	const chat = choices?.[0]?.delta
+	const parts = candidates?.[0]?.content?.parts ?? []
+	const calls = [block?.type === "tool_use" && block, type === "response.output_item.added" && item.type === "function_call" && item, ...(chat?.tool_calls ?? []).map(one => one.function), ...parts.map(part => part.functionCall && {...part.functionCall, arguments: JSON.stringify(part.functionCall.args)})]
+	return {
+		text: [delta?.text, type === "response.output_text.delta" && delta, chat?.content, ...parts.map(part => !part.thought && part.text)].filter(Boolean).join(""),
+		tool: [...calls.flatMap(one => one && [one.name, one.name && " ", one.arguments]), delta?.partial_json, type === "response.function_call_arguments.delta" && delta].filter(Boolean).join(""),
+		error: (error ?? response?.error)?.message ?? (type === "error" && message),
+	}
 }
 
 // Reads a stream of events: every frame as it came, and its data.

@@ -1,9 +1,9 @@
 // The overview: figures of a range, what needs attention, plots, keys, clients and models.
 import {dim, fill, h, raw} from "../dom.js"
-import {get, post, session} from "../net.js"
-import {HOURS, act, bar, block, button, colour, empty, failure, filter, keyState, keyTable, stateSign, updateKeys} from "../parts.js"
+import {get, post} from "../net.js"
+import {HOURS, act, bar, block, button, colour, empty, failure, filter, keyState, keyTable, none, stateSign, table, updateKeys} from "../parts.js"
 import {plot, sparkline} from "../plot.js"
-import {NONE, count, duration, iso, money, now, num, percent, relative, scaled, seconds, t, unit} from "../text.js"
+import {NONE, count, duration, iso, money, now, num, percent, scaled, seconds, t, unit} from "../text.js"
 
 const FILTERS = ["client", "provider", "model"]
 const points = found => found.series[0]?.points ?? []
@@ -24,8 +24,8 @@ export const open = shell => {
 	const kpis = h("dl.kpis.block")
 	const alerts = h("ul.alerts.block@attention", {label: t("alert.title")})
 	const keys = h("div")
-	const ranks = h("section.block", h("div"), h("div"))
-	const range = h("div.seg@range", {role: "group", label: t("w.range")})
+	const ranks = h("div.stack", h("div"), h("div"))
+	const range = h("div.line.seg@range", {role: "group", label: t("w.range")})
 	const chips = h("div.line.chips")
 	const zoom = (from, to) => shell.set({since: iso(from), until: iso(to)})
 	const traffic = plot({test: "plot-requests", label: t("plot.requests"), unit: t("unit.per_s"), stacked: true, zoom})
@@ -45,7 +45,7 @@ export const open = shell => {
 	function showTools() {
 		const {zoomed} = span()
 		const pressed = name => String(!zoomed && name === (shell.q("range") || "1h"))
-		fill(range, Object.keys(HOURS).map(name => h("button", {type: "button", "data-range": name, "aria-pressed": pressed(name), onclick: () => shell.set({range: name, since: "", until: ""})}, t(`range.${name}`))))
+		fill(range, Object.keys(HOURS).map(name => h("button.btn.quiet", {type: "button", "data-range": name, "aria-pressed": pressed(name), onclick: () => shell.set({range: name, since: "", until: ""})}, t(`range.${name.at(-1)}`, {n: Number.parseInt(name, 10)}))))
 		const values = {provider: () => providers.map(one => one.name), model: () => [...new Set(providers.flatMap(one => one.models))], client: () => clients.map(one => one.name)}
 		fill(chips, zoomed && button(t("f.unzoom"), {icon: "close", onclick: () => shell.set({since: "", until: ""})}), FILTERS.map(name => filter(shell, name, values[name])))
 	}
@@ -118,8 +118,12 @@ export const open = shell => {
 	function rank(by, rows) {
 		rows.sort((a, b) => b.cost - a.cost || b.requests - a.requests)
 		const most = Math.max(...rows.map(row => row.requests))
-		const line = row => h("li", h("a", {href: through({[by]: row[by]})}, row[by] ? raw(row[by], "clip") : dim(t("no_name")), dim(t("req.n", {n: num(row.requests)})), h("span.num", money(row.cost, 2)), bar(row.requests / most, "c1")))
-		return [h("header.line", h("h2", t(`by.${by}`))), h("ul.ranks.stack", rows.slice(0, 5).map(line), rows.length > 5 && h("li.dim", t("more", {n: num(rows.length - 5)})), !rows.length && h("li.dim", NONE))]
+		const columns = [
+			[t(`w.${by}`), row => h("a", {href: through({[by]: row[by]})}, row[by] ? raw(row[by]) : t("no_name")), "clip"],
+			[t("w.requests"), row => [bar(row.requests / most, "c1"), num(row.requests)], "num"],
+			[t("w.cost"), row => money(row.cost, 2), "num"],
+		]
+		return block(t(`by.${by}`), rows.length > 5 && t("more", {n: num(rows.length - 5)}), rows.length ? table(t(`by.${by}`), columns, rows.slice(0, 5)) : none())
 	}
 
 	function attention() {
@@ -160,13 +164,15 @@ export const open = shell => {
 		readRest()
 	}
 	update()
-	const {server} = session.me
 	return {
-		head: [h("p.dim.small", t("server.about", {...server, up: relative(server.started_at)})), h("div.tools.line", range, chips)],
+		head: h("div.tools.line", range, chips),
 		page: [trouble, kpis, alerts,
 			h("div.two", block(small(t("plot.requests"), t("unit.per_s")), traffic.key, traffic.node), block(small(t("w.ttft"), t("unit.ms")), delay.key, delay.node)),
 			h("div.two", block(small(t("keys.title"), t("hour")), null, keys), ranks)],
-		refresh: update,
+		refresh(polled) {
+			read()
+			if (!polled || !alerts.parentNode.contains(document.activeElement)) readRest()
+		},
 		update,
 	}
 }

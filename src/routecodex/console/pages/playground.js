@@ -3,7 +3,7 @@ import {fill, h, raw} from "../dom.js"
 import {get, may, post, send, url} from "../net.js"
 import {block, button, errorText, field, iconButton, none, planSteps, pre, select, tag, target, toast} from "../parts.js"
 import {inOut, money, seconds, t} from "../text.js"
-import {PROTOCOLS, WIRES, readEvents} from "../wire.js"
+import {PROTOCOLS, WIRES, pieces, readEvents} from "../wire.js"
 
 const MOST_WIRE = 200_000
 const FIXED = ["status", "help", "clear", "stopMessage:clear", "clock:clear", "agents:clear", 'stopMessage:""']
@@ -75,7 +75,7 @@ export const open = shell => {
 		const kind = WIRES[protocol.value]
 		const name = model.value.trim()
 		const body = {...kind.body(name, messages), ...extra}
-		await stream(kind, {protocol: protocol.value, path: kind.path(name), body, ...(session.value && {session: session.value.trim()})})
+		await stream({protocol: protocol.value, path: kind.path(name), body, ...(session.value && {session: session.value.trim()})})
 	}
 
 	function become(state) {
@@ -84,7 +84,7 @@ export const open = shell => {
 		sender.textContent = t(state === "streaming" ? "play.stop" : "play.send")
 	}
 
-	async function stream(kind, asked) {
+	async function stream(asked) {
 		stop = new AbortController()
 		become("streaming")
 		const spoken = h("span", {dir: "auto"})
@@ -100,7 +100,7 @@ export const open = shell => {
 			await readEvents(reply.body, (frame, data) => {
 				first ||= performance.now() - started
 				if (wire.textContent.length < MOST_WIRE) wire.append(`${frame}\n\n`)
-				const piece = kind.read(data)
+				const piece = pieces(data)
 				spoken.append(piece.text || "")
 				called.append(piece.tool || "")
 				if (piece.error) throw new Error(piece.error)

@@ -65,5 +65,5 @@ export const open = shell => {
 	shell.every(1000, () => list.querySelector("[data-state=cooling]") && redraw())
 	shell.every(30000, read)
 	read()
-	return {page: list, refresh: read}
+	return {page: list, refresh: polled => (polled && list.contains(document.activeElement)) || read()}
 }

@@ -4,7 +4,6 @@ import {get} from "../net.js"
 import {code, failure, iconButton, notices, planSteps, statusTag, table, tag, target} from "../parts.js"
 import {NONE, count, duration, known, millis, money, num, seconds, t, time} from "../text.js"
 
-const PARTS = {input: "c1", cache_read: "c5", cache_write: "c3", cache_write_1h: "c3", output: "c2", reasoning: "c4"}
 const section = (name, side, ...kids) => h(`section.stack@${name}`, h("h3.line", t(`d.${name}`), side && h("span.end.dim", side)), kids)
 const nothing = () => h("p.dim", NONE)
 
@@ -59,19 +58,23 @@ function timing(row) {
 }
 
 function attempts(row) {
-	const line = one => h("li@attempt", {"data-target": one.target}, dim(one.n), h("div", h("b.line", target(one.target)), one.error && h("p.bad", raw(one.error))), h("span.nw", one.kind !== "attempt" && tag(raw(one.kind)), " ", one.status != null && code(one.status)), h("span.num.dim", millis(one.end_ms && one.end_ms - one.start_ms)))
-	return section("attempts", "", row.calls?.length ? h("ol.tries", row.calls.map(line)) : nothing())
+	const columns = [
+		["", one => one.n, "dim"],
+		["", one => [h("b.line", target(one.target)), one.error && h("p.bad", raw(one.error))], "wrap"],
+		["", one => [one.kind !== "attempt" && tag(raw(one.kind)), " ", one.status != null && code(one.status)]],
+		["", one => millis(one.end_ms && one.end_ms - one.start_ms), "num dim"],
+	]
+	return section("attempts", "", row.calls?.length ? table(t("d.attempts"), columns, row.calls, one => ({"data-testid": "attempt", "data-target": one.target})) : nothing())
 }
 
 function usage(row) {
 	const parts = row.usage ?? []
-	const weight = parts.some(part => part.cost) ? "cost" : "tokens"
 	const sum = {part: "total", tokens: parts.reduce((all, part) => all + (part.tokens ?? 0), 0), cost: row.cost}
 	const columns = [
-		[t("d.part"), part => h("span.state", PARTS[part.part] && h("i.sq", {class: PARTS[part.part]}), known("part", part.part))],
+		[t("d.part"), part => known("part", part.part)],
 		[t("w.tokens"), part => (part.tokens == null ? NONE : num(part.tokens)), "num"],
 		[t("d.price"), part => (part.price == null ? part !== sum && NONE : num(part.price, 4)), "num dim"],
 		[t("w.cost"), part => money(part.cost), "num"],
 	]
-	return section("usage", raw(row.cost_kind), parts.length ? [h("div.parts", {"aria-hidden": "true"}, parts.map(part => h("i", {class: PARTS[part.part] ?? "c7", style: {"flex-grow": (part[weight] ?? 0) * 1e9}}))), table(t("d.usage"), columns, [...parts, sum])] : nothing())
+	return section("usage", raw(row.cost_kind), parts.length ? table(t("d.usage"), columns, [...parts, sum]) : nothing())
 }

@@ -1,20 +1,17 @@
 // The requests: a live list with filters, and the detail of one beside it.
-import {dim, fill, h, icon, raw} from "../dom.js"
-import {VirtualList} from "../list.js"
+import {dim, fill, h, icon, phone, raw} from "../dom.js"
+import {virtualList} from "../list.js"
 import {get, live} from "../net.js"
-import {HOURS, button, chip, empty, failure, filter, menu, search, statusTag, target} from "../parts.js"
+import {HOURS, button, chip, empty, failure, filter, menu, search, statusTag, table, target} from "../parts.js"
 import {NONE, clock, inOut, iso, moment, money, now, num, seconds, t, time} from "../text.js"
 import {requestDetail} from "./request_detail.js"
 
-const COLUMNS = ["time", "status", "client", "model", "target", "route", "first", "total", "tokens", "cost", "finish"]
-const NUMBERS = ["first", "total", "tokens", "cost"]
-// Those that make room for the detail.
-const EXTRA = ["model", "route", "first", "tokens", "finish"]
+// The classes of each; those with `x` make room for the detail.
+const COLUMNS = {time: "", status: "", client: "clip", model: "clip x", target: "clip", route: "clip x", first: "num x", total: "num", tokens: "num x", cost: "num", finish: "clip x"}
 const FILTERS = ["status", "client", "provider", "model", "route"]
 const MORE_FILTERS = ["session", "agent", "team", "target", "protocol"]
 const PAGE = 200
 const MOST = 2000
-const phone = matchMedia("(max-width: 720px)")
 const hidden = new Set()
 const value = (row, name) => (name === "provider" ? row.target?.split(".")[0] : row[name])
 
@@ -27,46 +24,43 @@ const matches = (row, wanted) => Object.entries(wanted).every(([name, wish]) => 
 	return String(value(row, name) ?? "") === wish
 })
 
-// The rows of the view by id; at most 2 000 stay in memory.
-class Rows {
-	byId = new Map()
-	total = 0
-	next = null
-	skipped = 0
+// The rows of a view by id; at most 2 000 stay in memory.
+function makeRows() {
+	const byId = new Map()
+	const rows = {byId, total: 0, next: null, skipped: 0, put, take, list, active: () => [...byId.values()].filter(row => row.status == null), full: () => byId.size >= MOST}
 
 	// Returns whether the row is new; one that ended does not become active again.
-	put(row) {
-		const old = this.byId.get(row.request)
+	function put(row) {
+		const old = byId.get(row.request)
 		if (old?.status != null && row.status == null) return false
-		this.byId.set(row.request, {...row, at: Math.min(Date.parse(row.time), old?.at ?? Infinity)})
+		byId.set(row.request, {...row, at: Math.min(Date.parse(row.time), old?.at ?? Infinity)})
 		return !old
 	}
 
-	take(found) {
-		for (const row of found.requests) this.put(row)
-		this.total = Math.max(found.total, this.byId.size)
-		this.next = found.next
+	// What was under way and is not among the newest has ended unseen; rows behind a gap are read again.
+	function take({requests, total, next}, older) {
+		const newest = new Set(requests.map(row => row.request))
+		const joins = !next || [...newest].some(id => byId.has(id))
+		const end = Math.max(...requests.map(row => Date.parse(row.time)))
+		const isGone = row => (!joins && row.at < end) || (row.status == null && !newest.has(row.request) && row.at < now() - 5000)
+		if (older || !joins || !byId.size) rows.next = next
+		for (const row of byId.values()) if (!older && isGone(row)) byId.delete(row.request)
+		requests.forEach(put)
+		rows.total = Math.max(total, byId.size)
 	}
 
-	list() {
-		const rows = [...this.byId.values()].sort((a, b) => b.at - a.at || (a.request < b.request ? 1 : -1))
-		for (const row of rows.splice(MOST)) this.byId.delete(row.request)
-		return rows
+	function list() {
+		const sorted = [...byId.values()].sort((a, b) => b.at - a.at || (a.request < b.request ? 1 : -1))
+		for (const row of sorted.splice(MOST)) byId.delete(row.request)
+		return sorted
 	}
-
-	get active() {
-		return [...this.byId.values()].filter(row => row.status == null)
-	}
-
-	get full() {
-		return this.byId.size >= MOST
-	}
+	return rows
 }
 
 /** @type {Page} */
 export const open = shell => {
 	const grouped = () => shell.q("group") === "session"
-	let rows = new Rows()
+	let rows = makeRows()
 	let wanted = {}
 	let view = ""
 	let held = []
@@ -76,7 +70,7 @@ export const open = shell => {
 	let chosen = ""
 	let cursor = ""
 	let catching = 0
-	const grid = new VirtualList({key: row => row.request, row: drawRow, height: () => (phone.matches ? 59 : 33), end: older, role: "rowgroup"})
+	const grid = virtualList({key: row => row.request, row: drawRow, height: () => (phone.matches ? 59 : 33), end: older, role: "rowgroup"})
 	const header = h("div.row.head", {role: "row"})
 	const sheet = h("div.grid@requests", {role: "grid", label: t("nav.requests")}, grid.node)
 	grid.node.prepend(header)
@@ -91,7 +85,7 @@ export const open = shell => {
 	const split = h("div.split", h("div.list", sheet, groups, note), detail.node)
 	const chips = h("div.line.chips")
 	const box = name => h("label.item", h("input", {type: "checkbox", checked: !hidden.has(name), onchange: event => showColumns(hidden[event.target.checked ? "delete" : "add"](name))}), t(`w.${name}`))
-	const columns = menu(icon("config"), () => COLUMNS.filter(name => name !== "status").map(box), {cls: "btn", label: t("req.columns"), class: "right hide-s"})
+	const columns = menu(icon("config"), () => Object.keys(COLUMNS).filter(name => name !== "status").map(box), {cls: "btn", label: t("req.columns"), class: "right hide-s"})
 	const bar = h("div.filterbar.line", search(shell, t("req.search")), chips, figures, fresh, oldest, grouping, columns, pauser)
 
 	// Parameters that select requests; a range keeps its start while the page is open.
@@ -103,20 +97,17 @@ export const open = shell => {
 		return found
 	}
 
-	function cell(role, name, ...content) {
-		const classes = [NUMBERS.includes(name) ? "num" : "clip", EXTRA.includes(name) && "x", hidden.has(name) && "off"]
-		return h("span", {role, "data-col": name, class: classes.filter(Boolean).join(" ")}, content)
-	}
+	const cells = (role, content) => Object.entries(COLUMNS).map(([name, cls]) => h("span", {role, "data-col": name, class: hidden.has(name) ? `${cls} off` : cls}, content(name)))
 
 	function showColumns(_) {
-		fill(header, COLUMNS.map(name => cell("columnheader", name, t(`w.${name}`))))
+		fill(header, cells("columnheader", name => t(`w.${name}`)))
 		grid.draw(true)
 	}
 
 	function drawRow(row) {
 		const active = row.status == null
-		const cells = {
-			time: time(row.time, clock(row.time)),
+		const parts = {
+			time: h("span.mono.sub", time(row.time, clock(row.time))),
 			status: statusTag(row),
 			client: [row.client ? raw(row.client) : NONE, row.agent && dim(" ", raw(row.agent))],
 			model: raw(row.model),
@@ -129,7 +120,7 @@ export const open = shell => {
 			finish: raw(row.code || row.finish),
 		}
 		const selected = String(row.request === (chosen || cursor))
-		return h("div.row@request-row", {role: "row", "data-request-id": row.request, "data-status": active ? "active" : row.status, "aria-selected": selected, onclick: () => select(row.request)}, COLUMNS.map(name => cell("gridcell", name, cells[name])))
+		return h("div.row@request-row", {role: "row", "data-request-id": row.request, "data-status": active ? "active" : row.status, "aria-selected": selected, onclick: () => select(row.request)}, cells("gridcell", name => parts[name]))
 	}
 
 	// Reads a page into the rows, unless the view has changed meanwhile.
@@ -140,7 +131,8 @@ export const open = shell => {
 			const found = await get("requests", {...wanted, limit: PAGE, ...more})
 			if (mine !== rows) return
 			if (found.groups) showGroups(found)
-			else rows.take(found)
+			else if (paused && !more) return hold(found.requests)
+			else rows.take(found, more?.before)
 			const none = !found.groups?.length && !rows.byId.size
 			fill(note, none && (Object.keys(wanted).length ? empty(t("no_match")) : empty(t("req.empty"), "routecodex claude")))
 			draw()
@@ -152,27 +144,34 @@ export const open = shell => {
 	}
 
 	function read() {
-		rows = new Rows()
+		rows = makeRows()
 		return take(grouped() && {group: "session"})
 	}
 
 	function older() {
-		if (!loading && rows.next && !rows.full && !grouped()) take({before: rows.next})
+		if (!loading && rows.next && !rows.full() && !grouped()) take({before: rows.next})
 	}
 
 	function showGroups(found) {
 		rows.total = found.total
-		const line = one => h("a.grouprow", {href: shell.to({...wanted, session: one.session, client: one.client}), "data-session-id": one.session}, h("b.mono.clip", one.session ? raw(one.session) : t("no_name")), raw(one.client, "clip"),
-			h("span.num", t("req.n", {n: num(one.requests)})), h("span.num", {class: one.errors ? "bad" : "dim"}, t("req.n_errors", {n: num(one.errors)})), h("span.num.dim", inOut(one)), h("span.num", money(one.cost, 2)), h("span.num.dim", time(one.last)))
-		fill(groups, found.groups.map(line), found.next && h("p.dim.pad", t("more", {n: num(found.total - found.groups.length)})))
+		const columns = [
+			[t("w.session"), one => h("a", {href: shell.to({...wanted, session: one.session, client: one.client})}, one.session ? raw(one.session) : t("no_name")), "mono clip"],
+			[t("w.client"), one => raw(one.client), "clip"],
+			[t("w.requests"), one => num(one.requests), "num"],
+			[t("w.errors"), one => num(one.errors), "num hide-s"],
+			[t("w.tokens"), inOut, "num hide-s"],
+			[t("w.cost"), one => money(one.cost, 2), "num"],
+			[t("w.time"), one => time(one.last), "num hide-s"],
+		]
+		fill(groups, table(t("req.group"), columns, found.groups, one => ({"data-session-id": one.session})), found.next && h("p.dim.pad", t("more", {n: num(found.total - found.groups.length)})))
 	}
 
 	function draw() {
 		grid.set(rows.list())
 		sheet.setAttribute("aria-rowcount", rows.total)
-		const active = rows.active.length
-		figures.textContent = [t(grouped() ? "s.n" : "req.n", {n: num(rows.total)}), active && t("req.active_n", {n: active}), rows.skipped && t("req.skipped_n", {n: num(rows.skipped)}), rows.full && t("req.most", {n: num(MOST)})].filter(Boolean).join(" · ")
-		oldest.hidden = !rows.full
+		const active = rows.active().length
+		figures.textContent = [t(grouped() ? "s.n" : "req.n", {n: num(rows.total)}), active && t("req.active_n", {n: active}), rows.skipped && t("req.skipped_n", {n: num(rows.skipped)}), rows.full() && t("req.most", {n: num(MOST)})].filter(Boolean).join(" · ")
+		oldest.hidden = !rows.full()
 	}
 
 	function pause(wish) {
@@ -183,6 +182,12 @@ export const open = shell => {
 			held.splice(0).forEach(accept)
 			draw()
 		}
+		showHeld()
+	}
+
+	// A page that is paused for hours must not grow.
+	function hold(arrived) {
+		held = [...held, ...arrived].slice(-2 * MOST)
 		showHeld()
 	}
 
@@ -201,11 +206,7 @@ export const open = shell => {
 	shell.on("requests", data => {
 		if (grouped()) return
 		const arrived = [...data.started, ...data.finished]
-		if (paused) {
-			// A page that is paused for hours must not grow.
-			held = [...held, ...arrived].slice(-2 * MOST)
-			return showHeld()
-		}
+		if (paused) return hold(arrived)
 		arrived.forEach(accept)
 		if (data.skipped?.started || data.skipped?.finished) catchUp(data.skipped.started)
 		if (rows.byId.size) fill(note)
@@ -223,8 +224,8 @@ export const open = shell => {
 	}
 
 	shell.every(1000, () => {
-		if (paused || !rows.active.length) return
-		for (const row of rows.active) rows.byId.set(row.request, {...row})
+		if (paused || !rows.active().length) return
+		for (const row of rows.active()) rows.byId.set(row.request, {...row})
 		grid.set(rows.list())
 	})
 
@@ -271,7 +272,7 @@ export const open = shell => {
 	update()
 	return {
 		body: h("div.body", bar, split),
-		refresh: read,
+		refresh: () => (grouped() ? read() : take()),
 		update,
 		key(name, event) {
 			if (name === "j" || name === "k") walk(name === "j" ? 1 : -1)

@@ -1,12 +1,13 @@
 // The sessions: those with something set or active, and the state of one with its turns.
 import {fill, h, raw, s} from "../dom.js"
-import {VirtualList} from "../list.js"
+import {virtualList} from "../list.js"
 import {get, may, post} from "../net.js"
 import {act, bar, block, empty, failure, legend, none, requestTable, search, tag} from "../parts.js"
 import {NONE, ago, clock, iso, money, moment, now, num, percent, t, time} from "../text.js"
 
 const names = text => text.split(",").map(one => one.trim()).filter(Boolean)
-const keyOf = row => `${row.client ?? ""}/${row.id}`
+const PAGE = 200
+const keyOf = row => [row.server, row.client, row.id].join("/")
 
 /** @type {Page} */
 export const open = shell => {
@@ -17,7 +18,7 @@ export const open = shell => {
 	let view = null
 	let last
 	let timer = 0
-	const list = new VirtualList({key: keyOf, row: drawRow, height: () => 86, end: more})
+	const list = virtualList({key: keyOf, row: drawRow, height: () => 86, end: more})
 	const note = h("div.over")
 	const figures = h("span.figures")
 	const detail = h("div.scroll.sdet@session-detail", {role: "region", tabindex: 0})
@@ -31,7 +32,7 @@ export const open = shell => {
 			h("div.line", h("b.clip", row.client ? raw(row.client) : t("no_name")), h("span.end.dim.small", ago(row.last_at ?? row.updated_at * 1000))), h("div.line", raw(row.id, "mono dim clip"), h("span.end.dim.small.nw", `${num(row.requests ?? 0)} · ${money(row.cost, 2)}`)), h("div.line.mono", tags))
 	}
 
-	const page = before => get("sessions", {q: shell.q("q"), limit: 200, before})
+	const page = before => get("sessions", {q: shell.q("q"), limit: before ? PAGE : Math.max(PAGE, rows.length), before})
 
 	async function read() {
 		try {
@@ -100,6 +101,7 @@ export const open = shell => {
 		readOne()
 		if (shell.q("q") === last) return
 		last = shell.q("q")
+		rows = []
 		read()
 	}
 	update()
@@ -121,12 +123,13 @@ function sessionView(shell, row, again) {
 	}
 	const input = (test, label, props) => h(`input.in@${test}`, {label, placeholder: label, readonly: !may("operator"), ...props})
 
+	// A form whose fields are set or cleared; without a login for that they are only shown.
 	function setting(test, title, side, fields, path, set, clear) {
+		const name = title.textContent ?? title
 		const send = body => async () => {
 			await write(path, body())
 			form.reset()
 		}
-		const name = title.textContent ?? title
 		const apply = act(t("w.set"), {test: `${test}-apply`, name}, send(set))
 		const onsubmit = event => {
 			event.preventDefault()
@@ -135,21 +138,21 @@ function sessionView(shell, row, again) {
 		const form = h("form.stack", {onsubmit}, h("h3.line", title, side), h("div.line", fields, apply, act(t("w.clear"), {kind: "quiet", test: `${test}-clear`, name}, send(clear))))
 		return form
 	}
-	const routing = (box, set, clear) => setting(box.dataset.testid, box.ariaLabel, null, box, "routing", () => set(box.value.trim()), clear)
-	const sticky = input("set-sticky", t("s.sticky"), {class: "mono", placeholder: t("s.any")})
-	const allow = input("set-allow", t("s.allow"), {class: "mono", placeholder: t("s.any")})
-	const disable = input("set-disable", t("s.disable"), {class: "mono", placeholder: NONE})
+	const listed = name => [row[name] ?? []].flat()
+	// Sticky cannot be cleared alone: all is cleared and the rest set again.
+	const routing = {
+		sticky: [typed => ({sticky: typed.join()}), () => ({clear: true, allow: listed("allow"), disable: listed("disable")})],
+		allow: [typed => ({allow: typed}), () => ({allow: []})],
+		disable: [typed => ({disable: typed, enable: listed("disable").filter(one => !typed.includes(one))}), () => ({enable: listed("disable")})],
+	}
+	const boxes = Object.keys(routing).map(name => [name, input(`set-${name}`, t(`s.${name}`), {class: "mono", placeholder: name === "disable" ? NONE : t("s.any")})])
 	const stopText = input("stop-text", t("s.stop_text"))
 	const stopMax = input("stop-max", t("s.stop_max"), {type: "number", min: 1, max: 100, class: "short"})
 	const taskText = input("task-text", t("s.task"))
 	const taskDue = input("task-due", t("s.task_due"), {type: "datetime-local"})
-	const disabled = () => row.disable ?? []
 	const node = h("div.stack", h("div", h("h2.mono", raw(row.id)), summary),
 		h("div.set.block",
-			// Sticky cannot be cleared alone: all is cleared and the rest set again.
-			routing(sticky, text => ({sticky: text}), () => ({clear: true, allow: row.allow ?? [], disable: disabled()})),
-			routing(allow, text => ({allow: names(text)}), () => ({allow: []})),
-			routing(disable, text => ({disable: names(text), enable: disabled().filter(one => !names(text).includes(one))}), () => ({enable: disabled()})),
+			boxes.map(([name, box]) => setting(`set-${name}`, t(`s.${name}`), null, box, "routing", () => routing[name][0](names(box.value)), routing[name][1])),
 			h("div.stack", setting("stop", raw("stopMessage"), used, [stopText, stopMax], "sessions/stop_message", () => ({text: stopText.value, max_repeats: Number(stopMax.value) || 10}), () => ({clear: true})), gauge),
 			h("div.stack.whole", h("h3", t("s.clock")), tasks, h("div.line", taskText, taskDue, act(t("s.add"), {icon: "plus", test: "task-add"}, async () => {
 				await write("clock/add", {task: taskText.value.trim(), dueAt: iso(taskDue.value || now() + 36e5)})
@@ -164,9 +167,7 @@ function sessionView(shell, row, again) {
 			row = session
 			const stop = row.stop_message
 			fill(summary, t("req.n", {n: num(row.requests ?? 0)}), ` · ${money(row.cost, 2)} · `, t("w.cache"), " ", percent(row.cache_hit_rate), row.cache?.last_miss && [" · ", t("s.last_miss"), " ", raw(row.cache.last_miss)])
-			sticky.defaultValue = row.sticky ?? ""
-			allow.defaultValue = (row.allow ?? []).join(", ")
-			disable.defaultValue = disabled().join(", ")
+			for (const [name, box] of boxes) box.defaultValue = listed(name).join(", ")
 			stopText.defaultValue = stop?.text ?? ""
 			stopMax.defaultValue = stop?.max_repeats ?? 10
 			used.textContent = stop ? t("s.used", {used: stop.used, max: stop.max_repeats}) : ""
