@@ -190,6 +190,25 @@ async def test_a_session_of_several_clients_needs_the_client(tmp_path: Path) -> 
     assert refusal(unknown)[:2] == (404, "unknown_client")
 
 
+async def test_a_session_that_one_client_uses_needs_no_client(tmp_path: Path) -> None:
+    async with gateway(tmp_path, more=CLIENTS + CLOCK) as (_, port):
+        for session, client in (("mine", LAPTOP), ("ours", LAPTOP), ("ours", CI)):
+            await asked(port, session=session, **client)
+        stop = await done(port, "sessions/stop_message", {"session": "mine", "text": "x"})
+        assert stop["session"]["client"] == "laptop"
+        await done(port, "sessions/stop_message", {"session": "mine", "clear": True})
+        await done(port, "clock/add", {"session": "mine", "task": "t", "dueAt": DUE})
+        changed = await done(port, "routing", {"session": "mine", "sticky": "up.m"})
+        assert [(row["id"], row["client"]) for row in changed["sessions"]] == [("mine", "laptop")]
+        for path, body in (
+            ("sessions/stop_message", {"text": "x"}),
+            ("clock/add", {"task": "t", "dueAt": DUE}),
+            ("routing", {"sticky": "up.m"}),
+        ):
+            answer = await post(port, path, {"session": "ours", **body})
+            assert refusal(answer) == (400, "client_required", "client")
+
+
 async def test_a_task_is_added_shown_and_cancelled(tmp_path: Path) -> None:
     async with gateway(tmp_path, more=CLOCK) as (_, port):
         added = await done(port, "clock/add", {"session": "s-1", "task": "water <i>", "dueAt": DUE})

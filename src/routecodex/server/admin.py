@@ -77,7 +77,7 @@ from routecodex.server.announce import Announcement
 from routecodex.server.http import HttpRequest
 from routecodex.server.reload import ReloadResult
 from routecodex.server.request_source import RequestSource
-from routecodex.server.session_scopes import checked_session, one_scope, scopes_of, session_row
+from routecodex.server.session_scopes import checked_session, scopes_of, session_row
 from routecodex.wire import json
 
 AdminReply = dict[str, Any]
@@ -244,7 +244,7 @@ class AdminApi:
         if checked_session(change.session, change.client) is None:
             await gateway.operator.change(lambda state: change_server(state, change, registry=registry))
             return await self._routing_of(None)
-        scope = await one_scope(gateway, change.session or "", change.client)
+        scope = await self._sessions.scope_to_change(change.session or "", change.client)
         await gateway.sessions.change(
             scope, lambda state: change_session(state, change, registry=registry, now=time.time())
         )

@@ -184,12 +184,30 @@ class SessionCalls:
         mine = [row for _, row in rows if row.get("session") == name and client in (None, row.get("client"))]
         return [_turn(row, start=row["time"], end=None) for row in mine]
 
+    async def scope_to_change(self, session: str, client: str | None) -> Scope:
+        """Return the session that a write names; reject an id that several clients use."""
+
+        async def used() -> set[Scope]:
+            groups: list[Row] = []
+            if self._source.has_ledger:
+                wanted = RequestFilter(names={"session": session})
+                groups += (
+                    await self._source.read(partial(_groups, wanted=wanted, limit=2, before=""))
+                ).groups
+            active = [row for _, row in await self._source.active_rows() if row.get("session") == session]
+            return {
+                self._scope_of({"session": session, "client": row.get("client")})
+                for row in (*groups, *active)
+            }
+
+        return await one_scope(self._gateway(), session, client, used=used)
+
     async def set_stop_message(self, request: HttpRequest) -> Row:
         """Set or clear the text that is sent to a model that stops."""
         change = json.read(request.body or b"{}", _stop_messages)
         checked_session(change.session, change.client)
         message = None if change.clear else _stop_message(change)
-        scope = await one_scope(self._gateway(), change.session, change.client)
+        scope = await self.scope_to_change(change.session, change.client)
         state = await self._gateway().sessions.change(
             scope, lambda state: replace(state, stop_message=message)
         )
@@ -205,7 +223,7 @@ class SessionCalls:
             raise ClientError(
                 "the clock is off; set server_tools.clock.enabled", status=409, code="clock_disabled"
             )
-        scope = await one_scope(self._gateway(), addition.session, addition.client)
+        scope = await self.scope_to_change(addition.session, addition.client)
         items = [{"dueAt": addition.due_at, "task": addition.task}]
         arguments = json.encode({"action": "schedule", "items": items}).decode()
         answer = await clock.actions.call(arguments, session=task_session(scope), request_id="operator")

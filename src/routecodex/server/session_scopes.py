@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from msgspec.structs import asdict
@@ -30,11 +31,21 @@ def scopes_of(gateway: Gateway, session: str, client: str | None) -> list[Scope]
     return [scope_of(session, clients.client(client).owner)]
 
 
-async def one_scope(gateway: Gateway, session: str, client: str | None) -> Scope:
-    """Return the session to change; with several of this id, the only one that has something set."""
+async def one_scope(
+    gateway: Gateway,
+    session: str,
+    client: str | None,
+    *,
+    used: Callable[[], Awaitable[Collection[Scope]]],
+) -> Scope:
+    """Return the session to change; with several of this id, the only one that has something set.
+
+    If none has, it is the only one with requests; `used` returns those.
+    """
     scopes = scopes_of(gateway, session, client)
     if len(scopes) > 1:
-        scopes = [scope for scope, _ in await gateway.sessions.list_set(scopes)]
+        found = [scope for scope, _ in await gateway.sessions.list_set(scopes)]
+        scopes = found or [*await used()]
     if len(scopes) == 1:
         return scopes[0]
     names = ", ".join(gateway.clients.table.owners)
