@@ -231,3 +231,22 @@ async def test_keyboard_walks_the_list(open_console: OpenConsole, gateway: Conso
     await expect(page).to_have_url(re.compile(second))
     await page.keyboard.press("Escape")
     await expect(page.get_by_test_id("request-detail")).to_be_hidden()
+
+
+async def test_sessions_of_two_clients_with_one_id_are_two(
+    open_console: OpenConsole, gateway: ConsoleGateway
+) -> None:
+    for client in ("laptop", "ci", "ci"):
+        await gateway.target(session="same id", client=client)
+    page = await open_console("sessions?q=same+id")
+    rows = page.get_by_test_id("session-row")
+    await expect(rows).to_have_count(2)
+    for client, count in (("laptop", "1 request"), ("ci", "2 requests")):
+        await rows.filter(has_text=client).click()
+        await expect(page.get_by_test_id("session-detail").get_by_role("link", name=count)).to_be_visible()
+        await expect(page.locator("[data-testid=session-row][aria-current]")).to_have_count(1)
+        assert f"client={client}" in page.url
+    await gateway.post("routing", {"session": "same id", "client": "ci", "sticky": "spare.spare-1"})
+    await expect(page.get_by_test_id("set-sticky")).to_have_value("spare.spare-1")
+    await rows.filter(has_text="laptop").click()
+    await expect(page.get_by_test_id("set-sticky")).to_have_value("")

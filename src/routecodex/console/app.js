@@ -2,7 +2,7 @@
 import {dim, fill, h, icon, phone, raw} from "./dom.js"
 import {get, live, post, readMe, session, url} from "./net.js"
 import {button, closeMenus, dialog, errorText, failure, field, select, stateSign, toast} from "./parts.js"
-import {LANGUAGES, chosenLanguage, clock, lang, loadLanguage, num, relative, t} from "./text.js"
+import {LANGUAGES, chosenLanguage, clock, lang, loadLanguage, num, t} from "./text.js"
 
 const PAGES = ["overview", "requests", "sessions", "providers", "inspector", "routing", "playground", "keys", "config"]
 const ON_PHONE = 4
@@ -156,7 +156,7 @@ function showPicker(servers) {
 		showPicker(servers)
 	}
 	const options = servers.length > 1 ? [...servers.map(server => [server.id, server.id]), ["all", t("server.all")]] : [[own.id, own.id]]
-	fill(picker, stateSign(one.alive === false ? "out" : "ok"), select("server", options, chosen, {label: t("w.server"), onchange, title: t("server.about", {...own, up: relative(own.started_at)})}))
+	fill(picker, stateSign(one.alive === false ? "out" : "ok"), select("server", options, chosen, {label: t("w.server"), onchange, title: own.url}))
 }
 
 function showState() {

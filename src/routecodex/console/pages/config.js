@@ -38,7 +38,7 @@ export const open = shell => {
 		const show = value => (typeof value === "string" ? value : JSON.stringify(value))
 		const rows = effective.filter(one => `${one.key} ${show(one.value)} ${one.source}`.toLowerCase().includes(wanted))
 		const columns = [
-			[t("cf.key"), one => raw(one.key), "mono"],
+			[t("cf.key"), one => raw(one.key), "mono wrap"],
 			[t("cf.value"), one => raw(show(one.value)), "mono wrap"],
 			[t("cf.source"), one => [tag(raw(one.source), one.source === "file" && "acc"), one.line && dim(` ${t("cf.line", {n: one.line})}`)]],
 		]

@@ -27,8 +27,8 @@ export const open = shell => {
 	]
 	const teamColumns = [[t("w.team"), one => link("team", one.name)], [t("cl.members"), one => tags(one.members), "wrap"], [t("cl.limits"), limits]]
 	const read = () => Promise.all([
-		load(clients, () => get("clients"), ({clients: all}) => (all.length ? block(t("cl.title"), num(all.length), table(t("cl.title"), columns, all, one => ({"data-testid": "client-row", "data-client": one.name}))) : empty(t("cl.empty"), "routecodex keys add laptop --limit '$20/day'"))),
-		load(teams, () => get("teams"), ({teams: all}) => all.length > 0 && block(t("cl.teams"), "", table(t("cl.teams"), teamColumns, all))),
+		load(clients, () => get("clients"), ({clients: all}) => (all.length ? block(t("cl.title"), num(all.length), table(t("cl.title"), columns, all, one => ({class: "card", "data-testid": "client-row", "data-client": one.name}))) : empty(t("cl.empty"), "routecodex keys add laptop --limit '$20/day'"))),
+		load(teams, () => get("teams"), ({teams: all}) => all.length > 0 && block(t("cl.teams"), "", table(t("cl.teams"), teamColumns, all, () => ({class: "card"})))),
 	])
 
 	function controls(one) {

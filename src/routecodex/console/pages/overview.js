@@ -1,9 +1,9 @@
 // The overview: figures of a range, what needs attention, plots, keys, clients and models.
 import {dim, fill, h, raw} from "../dom.js"
-import {get, post} from "../net.js"
+import {get, post, session} from "../net.js"
 import {HOURS, act, bar, block, button, colour, empty, failure, filter, keyState, keyTable, none, stateSign, table, updateKeys} from "../parts.js"
 import {plot, sparkline} from "../plot.js"
-import {NONE, count, duration, iso, money, now, num, percent, scaled, seconds, t, unit} from "../text.js"
+import {NONE, count, duration, iso, money, now, num, percent, relative, scaled, seconds, t, unit} from "../text.js"
 
 const FILTERS = ["client", "provider", "model"]
 const points = found => found.series[0]?.points ?? []
@@ -164,8 +164,9 @@ export const open = shell => {
 		readRest()
 	}
 	update()
+	const {server} = session.me
 	return {
-		head: h("div.tools.line", range, chips),
+		head: [h("p.dim.small.hide-s", t("server.about", {...server, up: relative(server.started_at)})), h("div.tools.line", range, chips)],
 		page: [trouble, kpis, alerts,
 			h("div.two", block(small(t("plot.requests"), t("unit.per_s")), traffic.key, traffic.node), block(small(t("w.ttft"), t("unit.ms")), delay.key, delay.node)),
 			h("div.two", block(small(t("keys.title"), t("hour")), null, keys), ranks)],

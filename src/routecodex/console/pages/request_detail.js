@@ -53,7 +53,7 @@ function timing(row) {
 		return [first > one.start_ms && lane(name, t("w.first"), one.start_ms, first, `${cls} ghost`), first < end && lane(name, "", first, end, cls)]
 	})
 	const before = calls[0]?.start_ms
-	const axis = h("div.w.ax", h("span"), h("span.lane", [0, 1, 2, 3, 4].map(n => h("span", {style: {left: `${n * 25}%`}}, duration((total * n) / 4e3).join(" ")))), h("span"))
+	const axis = h("div.w.ax", h("span"), h("span.lane", [0, 0.5, 1].map(part => h("span", {style: {left: `${part * 100}%`}}, duration((total * part) / 1000).join(" ")))), h("span"))
 	return section("timing", t("d.attempts_n", {n: row.attempts ?? calls.length, r: row.rounds ?? 1}), h("div", before > 0 && lane("", t("wait.read"), 0, before, "c7"), lanes, calls.length ? axis : nothing()))
 }
 

@@ -25,10 +25,13 @@ export const open = shell => {
 	const split = h("div.split.sess", h("div.list", list.node, note), detail)
 	const back = h("a.back.sub", {href: shell.link("sessions", {q: shell.q("q")})}, `← ${t("nav.sessions")}`)
 
+	// Two clients may use the same id.
+	const isOpen = row => row.id === shell.q("id") && (!shell.q("client") || row.client === shell.q("client"))
+
 	function drawRow(row) {
 		const stop = row.stop_message
 		const tags = [row.sticky && tag(raw(`!${row.sticky}`), "acc"), row.disable?.length > 0 && tag(raw(`#${row.disable.join(", ")}`), "bad"), row.allow?.length > 0 && tag([t("s.allow_tag"), " ", raw(row.allow.join(", "))]), stop && tag([raw("stopMessage"), ` ${stop.used}/${stop.max_repeats}`]), row.tasks?.slice(0, 2).map(one => tag(`${t("s.clock")} ${moment(one.dueAt)}`, "warn"))]
-		return h("a@session-row", {href: shell.link("sessions", {q: shell.q("q"), id: row.id}), "data-session-id": row.id, "aria-current": row.id === shell.q("id") && "true"},
+		return h("a@session-row", {href: shell.link("sessions", {q: shell.q("q"), id: row.id, client: row.client}), "data-session-id": row.id, "aria-current": isOpen(row) && "true"},
 			h("div.line", h("b.clip", row.client ? raw(row.client) : t("no_name")), h("span.end.dim.small", ago(row.last_at ?? row.updated_at * 1000))), h("div.line", raw(row.id, "mono dim clip"), h("span.end.dim.small.nw", `${num(row.requests ?? 0)} · ${money(row.cost, 2)}`)), h("div.line.mono", tags))
 	}
 
@@ -58,21 +61,23 @@ export const open = shell => {
 	}
 
 	async function readOne(again) {
-		const id = shell.q("id")
+		const [id, client] = ["id", "client"].map(shell.q)
 		split.classList.toggle("open", id !== "")
-		if (shown === id && !again) return
-		if (shown !== id) view = null
-		shown = detail.dataset.sessionId = id
+		const key = [id, client].join("/")
+		if (shown === key && !again) return
+		if (shown !== key) view = null
+		shown = key
+		detail.dataset.sessionId = id
 		detail.setAttribute("aria-label", id || t("nav.sessions"))
 		if (!id) return fill(detail, h("p.empty", t("s.choose")))
 		try {
-			const [{session}, found] = await Promise.all([get("sessions", {id}), get("requests", {session: id, limit: 30}).catch(() => ({requests: [], total: 0}))])
-			if (shown !== id) return
+			const [{session}, found] = await Promise.all([get("sessions", {id, client}), get("requests", {session: id, client, limit: 30}).catch(() => ({requests: [], total: 0}))])
+			if (shown !== key) return
 			view ??= sessionView(shell, session, () => readOne(true))
 			if (!view.node.parentNode) fill(detail, back, view.node)
 			view.show(session, found)
 		} catch (error) {
-			if (shown !== id) return
+			if (shown !== key) return
 			view = null
 			fill(detail, back, failure(error, () => readOne(true)))
 		}
@@ -83,16 +88,16 @@ export const open = shell => {
 			timer = 0
 			read()
 		}, 1000)
-		if (data.changed.includes(shown)) readOne(true)
+		if (data.changed.includes(shell.q("id"))) readOne(true)
 	})
-	shell.on("requests", data => shown && [...data.started, ...data.finished].some(row => row.session === shown) && readOne(true))
+	shell.on("requests", data => shell.q("id") && [...data.started, ...data.finished].some(row => row.session === shell.q("id")) && readOne(true))
 	shell.every(20000, () => list.draw(true))
 
 	function walk(by) {
-		const at = rows.findIndex(row => row.id === shell.q("id"))
+		const at = rows.findIndex(isOpen)
 		const to = Math.max(0, Math.min(rows.length - 1, at + by))
 		if (!rows[to]) return
-		shell.set({id: rows[to].id}, at >= 0)
+		shell.set({id: rows[to].id, client: rows[to].client}, at >= 0)
 		list.reveal(to)
 	}
 
@@ -108,7 +113,7 @@ export const open = shell => {
 	return {
 		body: h("div.body", h("div.filterbar.line", search(shell, t("w.search")), figures), split),
 		refresh: () => Promise.all([read(), readOne(true)]),
-		key: name => (name === "Escape" ? shell.set({id: ""}) : (name === "j" || name === "k") && walk(name === "j" ? 1 : -1)),
+		key: name => (name === "Escape" ? shell.set({id: "", client: ""}) : (name === "j" || name === "k") && walk(name === "j" ? 1 : -1)),
 		update,
 	}
 }
