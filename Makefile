@@ -12,7 +12,7 @@ JOBS ?= logical
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install dev demo compile wheel sbom image deploy-check lint types ui-check ui-screenshots test test-agents \
-	test-compiled test-pythons test-wheel fuzz cluster-test check bench bench-quick bench-workers bench-nodes capacity \
+	test-compiled test-pythons test-wheel fuzz cluster-test check bench bench-quick bench-workers bench-nodes bench-console capacity \
 	profile guard guard-record guard-record-pythons docs pictures lock clean
 
 # The runtime alone: enough to serve and for the demo.
@@ -144,6 +144,10 @@ bench-workers: compile
 # One node on Redis, and three.
 bench-nodes: compile
 	$(BIN)/python -m bench.nodes $(ARGS)
+
+# The cost of an open console at 2 000 requests a second.
+bench-console: compile
+	$(BIN)/python -m bench.console $(ARGS)
 
 # Model of large deployments and simulation of an outage; writes docs/capacity.md from the last benchmark.
 capacity: $(VENV)/.dev

@@ -1,8 +1,10 @@
 // A closed-loop load generator: N keep-alive connections, each sends the same request as soon as its last answer
 // has ended, and every answer is read to its end and checked.
 //
-// usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE [MAX_REQUESTS [SESSIONS]]
+// usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE [MAX_REQUESTS [SESSIONS [RATE]]]
 //
+// With RATE, the loop is open: so many requests a second are begun over all connections, each on one that is idle; those
+// that none is free for within a tenth of a second are not made up for.
 // REQUEST_FILE holds the raw bytes of the request. MAX_REQUESTS of 0 is no limit. With SESSIONS, the "########" in the
 // request becomes a number below it: where there is a limit one after the other, else a random one each time. An answer is right when its status is 200 and NEEDLE stands in
 // the last 4 KB of its body. Prints "measuring" when the warm-up is over, then one JSON line; times in
@@ -58,6 +60,9 @@ static const char *needle;
 static int server_port, poller;
 static double measure_from, measure_until;
 static long wanted = -1;
+static double request_gap, next_begin; // microseconds between two requests, 0: as soon as an answer has ended
+static struct connection **idle;
+static int idle_count;
 
 static float *latencies, *first_bytes;
 static size_t samples, sample_room;
@@ -286,7 +291,14 @@ static void finish(struct connection *c) {
     else if (now >= measure_from && now <= measure_until) add_sample(c, now);
     else warmup_requests++;
     if (c->closes || early) reopen(c);
+    else if (request_gap > 0) idle[idle_count++] = c;
     else begin(c);
+}
+
+static void begin_due(void) {
+    double now = now_us();
+    if (next_begin < now - 1e5) next_begin = now;
+    for (; idle_count && next_begin <= now; next_begin += request_gap) begin(idle[--idle_count]);
 }
 
 static void fail(struct connection *c, const char *what) {
@@ -372,7 +384,8 @@ static void pass_until_end(struct connection *all, int connections, double gap) 
             tell_measuring();
         }
         while (opened < connections && now_us() >= start + gap * opened) open_connection(&all[opened++]);
-        int n = epoll_wait(poller, ready, 512, opened < connections ? 1 : 20);
+        if (request_gap > 0) begin_due();
+        int n = epoll_wait(poller, ready, 512, opened < connections || idle_count ? 1 : 20);
         for (int i = 0; i < n; i++) handle(ready[i].data.ptr, ready[i].events);
     }
     // Too many errors, or a machine that stood still: whoever waits for the beginning is told in any case.
@@ -382,7 +395,7 @@ static void pass_until_end(struct connection *all, int connections, double gap) 
 int main(int count, char **arguments) {
     if (count < 7) {
         fprintf(stderr, "usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE "
-                        "[MAX_REQUESTS [SESSIONS]]\n");
+                        "[MAX_REQUESTS [SESSIONS [RATE]]]\n");
         return 2;
     }
     server_port = atoi(arguments[1]);
@@ -403,6 +416,8 @@ int main(int count, char **arguments) {
     measure_from = now_us() + warmup * 1e6;
     measure_until = measure_from + seconds * 1e6;
     struct connection *all = calloc((size_t)connections, sizeof *all);
+    idle = calloc((size_t)connections, sizeof *idle);
+    if (count > 9 && atof(arguments[9]) > 0) request_gap = 1e6 / atof(arguments[9]);
     pass_until_end(all, connections, warmup * 1e6 / 2 / connections);
     double end = now_us();
     unsigned long stalled = 0;

@@ -62,6 +62,8 @@ class Settings:
     repeats: int
     load_core: int | None
     gateway_core: int | None
+    rate: float = 0
+    """Requests a second; 0 for as many as the connections carry."""
 
 
 class Findings(msgspec.Struct):
@@ -127,6 +129,7 @@ def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, moc
         needle=cell.needle,
         core=settings.load_core,
         sessions=SETUPS[cell.setup].sessions,
+        rate=settings.rate,
     )
     others = (mock_pid, load.pid, os.getpid())
     load.measuring()

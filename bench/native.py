@@ -110,6 +110,7 @@ class LoadRun:
     """A run of the load generator: `measuring()` returns when the warm-up is over, `result()` at the end.
 
     It ends after `most` requests unless that is 0. With `sessions`, each request belongs to a random one.
+    With `rate`, so many a second are sent; else each connection sends the next when its answer has ended.
     """
 
     def __init__(
@@ -124,9 +125,10 @@ class LoadRun:
         core: int | None = None,
         most: int = 0,
         sessions: int = 0,
+        rate: float = 0,
     ) -> None:
         numbers = [str(connections), str(seconds), str(warmup)]
-        limits = [str(most), str(sessions)]
+        limits = [str(most), str(sessions), str(rate)]
         command = [str(compiled("load")), str(port), str(request), *numbers, needle, *limits]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self._timeout = seconds + warmup + 30
