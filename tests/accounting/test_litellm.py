@@ -131,7 +131,7 @@ def test_rows_without_usable_prices_are_left_out_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([], "l.json: expected 'object', got 'array'"),
+        ([], "l.json: expected an object, got a list"),
         ({}, "l.json: has no row of LiteLLM's table with prices per token"),
         ({"m": {"litellm_provider": "x"}}, "l.json: has no row of LiteLLM's table with prices per token"),
         ({"m": {"litellm_provider": "x", "tiered_pricing": [{}]}}, "l.json: has no row of LiteLLM's table"),
