@@ -85,9 +85,9 @@ class Allocations:
         self._own = (0, 0)
         self._own = self.of(lambda: None)
 
-    def of(self, step: Step) -> tuple[int, int]:
+    def of(self, step: Step, *, runs: int = RUNS) -> tuple[int, int]:
         """Return the fewest blocks and bytes that a run of the step allocates."""
-        blocks, sizes = zip(*(self._once(step) for _ in range(RUNS)), strict=True)
+        blocks, sizes = zip(*(self._once(step) for _ in range(runs)), strict=True)
         return min(blocks) - self._own[0], min(sizes) - self._own[1]
 
     def _once(self, step: Step) -> tuple[int, int]:

@@ -93,7 +93,7 @@ def findings(sized: Sized, allocations: Allocations) -> dict[str, float]:
     found: dict[str, float] = {}
     for measure, sizes, count in (
         ("lines", LINES_AT, lines),
-        ("bytes", BYTES_AT, lambda step: allocations.of(step)[1]),
+        ("bytes", BYTES_AT, lambda step: allocations.of(step, runs=2)[1]),
     ):
         grown = _growth_at(sized, sizes, count, slack=SLACK[measure])
         if grown > MOST_GROWTH:
