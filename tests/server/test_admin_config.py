@@ -57,7 +57,7 @@ async def test_the_file_is_shown_without_secrets_and_every_value_with_its_source
     lines = CONFIG.splitlines()
     assert len(found["text"].splitlines()) == len(lines)
     assert found["path"].endswith("gateway.toml")
-    assert found["changed"] is False
+    assert (found["changed"], found["changes"]) == (False, [])
     assert 'protocol = "demo"' in found["text"]
     at = {name: lines.index(name) + 1 for name in ("port = 0", "pace = 0")}
     assert value_of(found, "server.port") == {"value": port, "source": "file", "line": at["port = 0"]}
@@ -96,6 +96,8 @@ async def test_a_setting_that_needs_a_restart_is_a_change(tmp_path: Path) -> Non
         assert await command.ended() == 0
     assert answer.json["reloaded"] is True
     assert found["changed"] is True
+    assert {"key": "server.id", "running": "main", "file": "other"} in found["changes"]
+    assert not any("alias" in row["key"] or "admin_token" in row["key"] for row in found["changes"])
     assert any("restart" in problem["message"] for problem in found["problems"])
 
 

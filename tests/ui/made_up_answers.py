@@ -166,6 +166,7 @@ def config() -> Json:
         "effective": effective,
         "problems": problems,
         "changed": True,
+        "changes": [{"key": "server.port", "running": 5520, "file": 5521}],
     }
 
 

@@ -29,6 +29,11 @@ NAMES = {
     "config": ("Config", "配置", "config-key"),
 }
 """Paths, the name of each in both languages, and a part of it that is there when its data is."""
+SMALL = """[...document.querySelectorAll("button, select, input:not(.sr), summary, nav a")]
+  .filter(one => one.checkVisibility() && one.type !== "checkbox")
+  .filter(one => Math.min(one.offsetWidth, one.offsetHeight) < 24)
+  .map(one => `small: ${one.dataset.testid ?? one.textContent}`)"""
+"""Controls that are too small for a finger: WCAG 2.2 AA asks for 24 pixels."""
 LOOKS = [(language, width) for language in ("en", "zh-CN") for width in (390, 1440)]
 
 
@@ -61,7 +66,8 @@ async def findings(page: Page, place: str) -> dict[str, Any]:
         await page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
         await page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
         wide = not await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        found |= {f"{place} {theme}": [*(await axe(page)), *(["too wide"] if wide else [])]}
+        small = await page.evaluate(SMALL) if theme == "light" else []
+        found |= {f"{place} {theme}": [*(await axe(page)), *small, *(["too wide"] if wide else [])]}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 

@@ -83,6 +83,8 @@ async def test_config_marks_problems_and_checks_a_text(open_page: OpenPage, fake
     await page.get_by_test_id("config-draft").fill("[server]\nport = 1")
     await page.get_by_test_id("config-check").click()
     await expect(page.get_by_text("No problems.")).to_be_visible()
+    await expect(page.locator(".diff .add").first).to_contain_text("port = 1")
+    await expect(page.get_by_test_id("config-change")).to_have_text("server.port55205521")
     await page.get_by_test_id("config-reload").click()
     await expect(page.get_by_test_id("toast")).to_have_attribute("data-kind", "error")
     assert [name for name, _ in fake.writes] == ["config/check", "reload"]

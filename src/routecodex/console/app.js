@@ -65,7 +65,6 @@ async function show() {
 		link.removeAttribute("aria-current")
 		if (link.getAttribute("href") === address(name)) link.setAttribute("aria-current", "page")
 	}
-	find("more").classList.toggle("on", PAGES.indexOf(name) >= ON_PHONE)
 	document.title = `${t(`nav.${name}`)} · RouteCodex`
 	const head = h("div.top.line.wraps", h("h1", t(`nav.${name}`)))
 	const body = h("div.body.scroll")
@@ -105,7 +104,7 @@ function frame() {
 		h("div.stage", offer, gaps, main), h("div", {id: "toasts", "aria-live": "polite"}))
 	fill(prefs, choice("language", LANGUAGES, lang(), speak), choice("theme", THEMES, kept(), name => paint(localStorage.setItem("routecodex.theme", name))), button("?", {kind: "quiet", label: t("help.title"), onclick: help}))
 	place()
-	showPicker([])
+	showPicker()
 	showState()
 }
 
@@ -143,11 +142,11 @@ function listServers() {
 }
 
 // Shows the server, and a choice when there are several.
-function showPicker(servers) {
+function showPicker(/** @type {any[]} */ servers = [session.me?.server]) {
 	const own = session.me?.server
 	if (!own) return fill(picker)
 	const chosen = shell.q("server") || own.id
-	const one = servers.find(server => server.id === chosen) ?? own
+	const one = servers.find(server => server.id === chosen)
 	const onchange = event => {
 		shell.set({server: event.target.value === own.id ? "" : event.target.value})
 		live.restart()
@@ -155,8 +154,9 @@ function showPicker(servers) {
 		reshow()
 		showPicker(servers)
 	}
-	const options = servers.length > 1 ? [...servers.map(server => [server.id, server.id]), ["all", t("server.all")]] : [[own.id, own.id]]
-	fill(picker, stateSign(one.alive === false ? "out" : "ok"), select("server", options, chosen, {label: t("w.server"), onchange, title: own.url}))
+	const options = servers.map(server => [server.id, server.id])
+	if (options.length > 1) options.push(["all", t("server.all")])
+	fill(picker, stateSign(one?.alive === false ? "out" : "ok"), select("server", options, chosen, {label: t("w.server"), onchange, title: own.url}))
 }
 
 function showState() {
@@ -267,7 +267,7 @@ async function enter() {
 	} catch (error) {
 		return fill(main, h("h1.sr", t(`nav.${named()}`)), failure(error, enter))
 	}
-	showPicker([])
+	showPicker()
 	listed = false
 	reshow()
 	live.start()

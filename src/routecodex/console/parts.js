@@ -184,7 +184,7 @@ export const requestTable = (rows, link) => table(t("nav.requests"), [
 	["", row => money(row.cost), "num"],
 ], rows.toReversed())
 
-export const field = (label, control, note) => h("label.field", h("span.line", label, note && h("small.end", note)), control)
+export const field = (label, control) => h("label.field", h("span", label), control)
 export const select = (test, options, value, props = {}) => h(`select.in@${test}`, props, options.map(([one, text]) => h("option", {value: one, selected: one === value}, text)))
 
 // The steps of a plan: what was decided, what was left out and why.

@@ -86,7 +86,7 @@ _CLIENT = (
     *("team", "limits", "rpm", "tpm", "concurrent", "allow"),
     *("instructions", "role", "mcp", "expires"),
 )
-_CONFIG = ("path", "text", "effective", "problems", "changed")
+_CONFIG = ("path", "text", "effective", "problems", "changed", "changes")
 
 _LOGIN_CALLS = (
     AdminEndpoint(

@@ -22,9 +22,10 @@ from routecodex.config.effective import known_secrets
 from routecodex.config.redact import redact
 from routecodex.gateway.config_text import effective_values, examine_text, without_environment
 from routecodex.server.http import HttpRequest
+from routecodex.server.reload import FileComparison
 from routecodex.wire import json
 
-Compare = Callable[[], Awaitable[tuple[bool, list[Problem]]]]
+Compare = Callable[[], Awaitable[FileComparison]]
 
 
 class ConfigText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +40,7 @@ _texts = Decoder(ConfigText)
 class ConfigCalls:
     """Answers the calls on the configuration.
 
-    `compare` returns whether the file differs from what runs, and its problems; None without a file.
+    `compare` compares the file with what runs; None without a file.
     `secrets` are further values that no answer may contain.
     """
 
@@ -62,7 +63,8 @@ class ConfigCalls:
         """Return the file without secrets, its problems, and every value in force."""
         config = self._running()
         text = "" if self._path is None else await asyncio.to_thread(_read, self._path)
-        changed, problems = (False, []) if self._compare is None else await self._compare()
+        found = None if self._compare is None else await self._compare()
+        problems = [] if found is None else found.problems
         secrets = (*known_secrets(config), *self._secrets)
         values = await asyncio.to_thread(effective_values, config, text)
         return {
@@ -70,7 +72,8 @@ class ConfigCalls:
             "text": await asyncio.to_thread(redact, text, secrets),
             "effective": msgspec.to_builtins(values),
             "problems": [problem_row(problem) for problem in without_environment(problems, text)],
-            "changed": changed,
+            "changed": found is not None and found.changed,
+            "changes": [] if found is None else await asyncio.to_thread(_changes, found, text),
         }
 
     async def check(self, request: HttpRequest) -> dict[str, Any]:
@@ -81,6 +84,22 @@ class ConfigCalls:
             examine_text, text, source=source, stored_clients=self._has_stored_clients()
         )
         return {"problems": [problem_row(problem) for problem in without_environment(problems, text)]}
+
+
+def _changes(found: FileComparison, text: str) -> list[dict[str, Any]]:
+    """Return the values that differ between the file and what runs; secrets are hidden, so not compared."""
+    if found.now is None or not found.changed:
+        return []
+    before, after = (
+        {one.key: one.value for one in effective_values(config, text)}
+        for config in (found.running, found.now)
+    )
+    keys = [*after, *(key for key in before if key not in after)]
+    return [
+        {"key": key, "running": before.get(key), "file": after.get(key)}
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
 
 
 def problem_row(problem: Problem) -> dict[str, Any]:

@@ -60,6 +60,18 @@ class ConfigSource(Struct, frozen=True, kw_only=True):
     stamp: Stamp | None
 
 
+class FileComparison(Struct, frozen=True):
+    """What the file says now: whether it differs from what runs, its problems, and both configurations.
+
+    `now` is None if the file is not valid.
+    """
+
+    changed: bool
+    problems: list[Problem]
+    running: Config
+    now: Config | None
+
+
 class ReloadResult(Struct, frozen=True):
     """The result of a reload."""
 
@@ -146,13 +158,13 @@ class Reloader:
             self._on_result(result)
             return result
 
-    async def compare(self) -> tuple[bool, list[Problem]]:
-        """Return whether the file says something else than what runs, and the problems of the file."""
-        loaded, problems = await asyncio.to_thread(self._source.load)
-        if loaded is None:
-            return True, problems
-        fixed = [structs.replace(one, file=str(self._source.path)) for one in self.restarts(loaded)]
-        return loaded != self.loaded or bool(fixed), [*problems, *fixed]
+    async def compare(self) -> FileComparison:
+        """Compare the file with what runs."""
+        now, problems = await asyncio.to_thread(self._source.load)
+        if now is None:
+            return FileComparison(True, problems, self._running, None)
+        fixed = [structs.replace(one, file=str(self._source.path)) for one in self.restarts(now)]
+        return FileComparison(now != self.loaded or bool(fixed), [*problems, *fixed], self._running, now)
 
     def restarts(self, loaded: Config) -> list[Problem]:
         """Return a warning for each setting that only a restart changes."""

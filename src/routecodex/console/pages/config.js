@@ -2,7 +2,7 @@
 import {diffView} from "../diff.js"
 import {dim, fill, h, raw} from "../dom.js"
 import {get, post} from "../net.js"
-import {act, block, button, empty, load, search, table, tag} from "../parts.js"
+import {act, block, empty, load, search, table, tag} from "../parts.js"
 import {t} from "../text.js"
 
 const MOST = 400
@@ -18,7 +18,7 @@ export const open = shell => {
 		effective = found.effective
 		draft.defaultValue = text = found.text
 		showValues()
-		fill(top, found.changed && h("ul.alerts.block", h("li.line", h("p", t("cf.changed")))))
+		fill(top, found.changed && block(t("cf.changed"), "", found.changes.length > 0 && table(t("cf.changed"), changes, found.changes, () => ({"data-testid": "config-change"}))))
 		return block([t("cf.file"), h("small.mono", raw(found.path ?? ""))], reload, found.problems.length > 0 && h("ul.inner.stack", found.problems.map(problem)), lined(found))
 	})
 	const reload = act(t("w.reload"), {role: "admin", test: "config-reload"}, async () => {
@@ -33,9 +33,11 @@ export const open = shell => {
 		return h("div.inner", h("div.code.box.lined@config-text", {tabindex: 0, role: "region", label: t("cf.file"), lang: "en", translate: "no"}, lines.split("\n").map((line, n) => [h("span.n", {class: marks.get(n + 1), "aria-hidden": "true"}, n + 1), h("span", {class: marks.get(n + 1)}, line || " ")])))
 	}
 
+	const show = value => (typeof value === "string" ? value : JSON.stringify(value))
+	const changes = [["cf.key", "key"], ["cf.effective", "running"], ["cf.file", "file"]].map(([text, name]) => [t(text), one => raw(show(one[name])), "mono wrap"])
+
 	function showValues() {
 		const wanted = shell.q("q").toLowerCase()
-		const show = value => (typeof value === "string" ? value : JSON.stringify(value))
 		const rows = effective.filter(one => `${one.key} ${show(one.value)} ${one.source}`.toLowerCase().includes(wanted))
 		const columns = [
 			[t("cf.key"), one => raw(one.key), "mono wrap"],
@@ -47,13 +49,12 @@ export const open = shell => {
 
 	const check = act(t("cf.check"), {kind: "primary", role: "viewer", test: "config-check"}, async () => {
 		const {problems} = await post("config/check", {text: draft.value})
-		fill(checked, problems.length ? h("ul.stack", problems.map(problem)) : h("p.up", t("cf.fine")))
+		fill(checked, problems.length ? h("ul.stack", problems.map(problem)) : h("p.up", t("cf.fine")), draft.value !== text && diffView(text, draft.value))
 	})
-	const compare = () => fill(checked, draft.value === text ? h("p.dim", t("cf.same")) : diffView(text, draft.value))
 	shell.on("config", read)
 	read()
 	return {
-		page: [top, file, block(t("cf.draft"), t("cf.draft_note"), h("div.inner.stack", draft, h("div.line.actions", button(t("cf.compare"), {onclick: compare}), check), checked)), block(t("cf.effective"), search(shell, t("w.search")), values)],
+		page: [top, file, block(t("cf.draft"), t("cf.draft_note"), h("div.inner.stack", draft, h("div.line.actions", check), checked)), block(t("cf.effective"), search(shell, t("w.search")), values)],
 		refresh: read,
 		update: showValues,
 	}

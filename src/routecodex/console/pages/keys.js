@@ -54,7 +54,7 @@ export const open = shell => {
 		const own = one?.limits.filter(each => !each.owner.startsWith("team:")).map(each => each.limit) ?? []
 		const name = h("input.in.mono@client-name", {required: true, pattern: "[A-Za-z0-9_.\\-]{1,64}", autofocus: true})
 		const team = h("input.in.mono@client-team")
-		const box = h("textarea.in.mono@client-limit", {placeholder: "$20/day"}, own.join("\n"))
+		const box = h("textarea.in.mono@client-limit", {placeholder: "$20/day\n100 requests/hour"}, own.join("\n"))
 		const role = select("client-role", ["", "viewer", "operator"].map(each => [each, each || NONE]), one?.role ?? "")
 		const title = one?.name ?? t("cl.new")
 		const save = async () => {
@@ -69,7 +69,7 @@ export const open = shell => {
 			node.close()
 			read()
 		}
-		const node = dialog(title, h("form.stack", {onsubmit}, !one && h("div.cols", field(t("cl.name"), name), field(t("w.team"), team)), field(t("cl.limits"), box, t("cl.limits_note")), field(t("cl.role"), role),
+		const node = dialog(title, h("form.stack", {onsubmit}, !one && h("div.cols", field(t("cl.name"), name), field(t("w.team"), team)), field(t("cl.limits"), box), field(t("cl.role"), role),
 			h("div.line.actions", button(t("w.cancel"), {onclick: () => node.close()}), h("button.btn.primary@client-create", t("w.save")))))
 	}
 
