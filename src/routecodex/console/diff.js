@@ -1,5 +1,5 @@
 // The difference of two texts by lines.
-import {h} from "./dom.js"
+import {CODE, h} from "./dom.js"
 
 const SIGNS = {"": " ", add: "+", del: "−"}
 
@@ -30,4 +30,4 @@ function changes(x, y) {
 	return found
 }
 
-export const diffView = (before, after) => h("div.code.diff.box", {lang: "en", translate: "no", tabindex: 0, role: "group"}, diffLines(before, after).map(([kind, line]) => h("span", {class: kind}, `${SIGNS[kind]} ${line}`)))
+export const diffView = (before, after) => h("div.code.diff.box", {...CODE, role: "group"}, diffLines(before, after).map(([kind, line]) => h("span", {class: kind}, `${SIGNS[kind]} ${line}`)))

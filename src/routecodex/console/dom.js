@@ -34,6 +34,9 @@ export const raw = (text, cls) => h("span", {class: cls, lang: "en", dir: "auto"
 
 export const phone = matchMedia("(max-width: 720px)")
 
+// The attributes of code, which can be scrolled by keyboard.
+export const CODE = {lang: "en", translate: "no", tabindex: 0}
+
 export const dim = (...kids) => h("span.dim", kids)
 
 const PATHS = {

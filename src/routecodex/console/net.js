@@ -80,8 +80,8 @@ const WAITS = [500, 1000, 2000, 4000, 8000]
 const HIDDEN_MS = 60_000
 const MERGED_MS = 3000
 
-// The event stream of the page: it reconnects, resumes where it broke off, and is closed while the tab is hidden.
-// `last` is when data came last, by the clock of the server; `missing` are servers without an answer, where several are merged.
+// The event stream: it resumes where it broke off, and is closed while the tab is hidden.
+// `last`: when data came, by the clock of the server; `missing`: servers without an answer.
 export const live = Object.assign(new EventTarget(), {
 	state: "offline",
 	last: now(),

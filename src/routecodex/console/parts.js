@@ -1,5 +1,5 @@
 // Parts that all pages are made of: buttons, tags, menus, dialogs, messages, tables.
-import {dim, fill, h, icon, mark, raw, s} from "./dom.js"
+import {CODE, dim, fill, h, icon, mark, raw, s} from "./dom.js"
 import {may} from "./net.js"
 import {NONE, clock, countdown, known, money, now, num, percent, relative, seconds, t, time} from "./text.js"
 
@@ -149,7 +149,7 @@ export async function load(node, read, show) {
 
 export const block = (title, side, ...body) => h("section.block", h("header.line.wraps", h("h2", title), side && h("div.line.end.dim.small", side)), body)
 export const none = () => h("p.inner.dim", NONE)
-export const pre = (text, test = "") => h(`pre.box@${test}`, {lang: "en", translate: "no", tabindex: 0}, text)
+export const pre = (text, test = "") => h(`pre.box@${test}`, CODE, text)
 
 /** A table; a column is `[text of its head, cell of a row, classes]`, `props` are those of a row. @param {any} [props] */
 export function table(label, columns, rows, props = () => ({})) {

@@ -1,6 +1,6 @@
 // The configuration: the file with its problems, the value of every key, a text to check.
 import {diffView} from "../diff.js"
-import {dim, fill, h, raw} from "../dom.js"
+import {CODE, dim, fill, h, raw} from "../dom.js"
 import {get, post} from "../net.js"
 import {act, block, empty, load, search, table, tag} from "../parts.js"
 import {t} from "../text.js"
@@ -30,7 +30,7 @@ export const open = shell => {
 
 	function lined({text: lines, problems}) {
 		const marks = new Map(problems.map(one => [one.line, one.severity === "error" ? "wrong" : "unsure"]))
-		return h("div.inner", h("div.code.box.lined@config-text", {tabindex: 0, role: "region", label: t("cf.file"), lang: "en", translate: "no"}, lines.split("\n").map((line, n) => [h("span.n", {class: marks.get(n + 1), "aria-hidden": "true"}, n + 1), h("span", {class: marks.get(n + 1)}, line || " ")])))
+		return h("div.inner", h("div.code.box.lined@config-text", {...CODE, role: "region", label: t("cf.file")}, lines.split("\n").map((line, n) => [h("span.n", {class: marks.get(n + 1), "aria-hidden": "true"}, n + 1), h("span", {class: marks.get(n + 1)}, line || " ")])))
 	}
 
 	const show = value => (typeof value === "string" ? value : JSON.stringify(value))

@@ -1,6 +1,6 @@
 // The inspector: what the client sent, what went upstream, and the raw stream; with replay.
 import {diffView} from "../diff.js"
-import {dim, fill, h, raw} from "../dom.js"
+import {CODE, dim, fill, h, raw} from "../dom.js"
 import {get, may, send, session, url} from "../net.js"
 import {act, block, button, code, copy, empty, failure, load, pre, requestTable, select, statusTag, target} from "../parts.js"
 import {millis, num, t, time} from "../text.js"
@@ -55,7 +55,7 @@ export const open = shell => {
 				block(t("cap.upstream"), "", inner("capture-upstream", upstream.map(one => [h("p.line", code(one.status), target(one.target)), folded(one.headers), pre(pretty(one.body))])))),
 			block(t("cap.diff"), "", inner("capture-diff", diffView(pretty(client.body), pretty(last?.body)))),
 			h("div.two.even",
-				block(t("cap.frames"), num(frames.length), h("ol.inner.frames.code@capture-frames", {tabindex: 0, lang: "en", translate: "no"}, frames.slice(0, MOST).map(frame)), frames.length > MOST && h("p.inner.dim", t("more", {n: num(frames.length - MOST)}))),
+				block(t("cap.frames"), num(frames.length), h("ol.inner.frames.code@capture-frames", CODE, frames.slice(0, MOST).map(frame)), frames.length > MOST && h("p.inner.dim", t("more", {n: num(frames.length - MOST)}))),
 				block(t("cap.answer"), "", inner("", pre(pretty(client.response))))),
 		]
 	}
@@ -64,7 +64,7 @@ export const open = shell => {
 		const kind = select("replay-kind", ["target", "model"].map(name => [name, t(`w.${name}`)]), "target", {label: t("cap.replay"), class: "short"})
 		const goal = h("input.in.mono@replay-target", {label: t("cap.replay_to"), placeholder: "glm.glm-4.7"})
 		const answer = pre("")
-		const again = act(t("cap.run"), {kind: "primary", test: "replay-run"}, async () => {
+		const again = act(t("cap.replay"), {kind: "primary", test: "replay-run"}, async () => {
 			fill(answer)
 			const reply = await send(url(`/admin/${path}/replay`), {body: {[kind.value]: goal.value.trim()}, signal: stop.signal})
 			for await (const text of reply.body.pipeThrough(new TextDecoderStream())) answer.append(text)

@@ -25,7 +25,7 @@ export const open = shell => {
 		[t("cl.last"), one => ago(one.last_used_at), "num dim hide-s"],
 		["", one => may("admin") && controls(one)],
 	]
-	const teamColumns = [[t("w.team"), one => link("team", one.name)], [t("cl.members"), one => tags(one.members), "wrap"], [t("cl.limits"), limits]]
+	const teamColumns = [[t("w.team"), one => link("team", one.name)], [t("cl.title"), one => tags(one.members), "wrap"], [t("cl.limits"), limits]]
 	const read = () => Promise.all([
 		load(clients, () => get("clients"), ({clients: all}) => (all.length ? block(t("cl.title"), num(all.length), table(t("cl.title"), columns, all, one => ({class: "card", "data-testid": "client-row", "data-client": one.name}))) : empty(t("cl.empty"), "routecodex keys add laptop --limit '$20/day'"))),
 		load(teams, () => get("teams"), ({teams: all}) => all.length > 0 && block(t("cl.teams"), "", table(t("cl.teams"), teamColumns, all, () => ({class: "card"})))),

@@ -123,7 +123,7 @@ export const open = shell => {
 			[t("w.requests"), row => [bar(row.requests / most, "c1"), num(row.requests)], "num"],
 			[t("w.cost"), row => money(row.cost, 2), "num"],
 		]
-		return block(t(`by.${by}`), rows.length > 5 && t("more", {n: num(rows.length - 5)}), rows.length ? table(t(`by.${by}`), columns, rows.slice(0, 5)) : none())
+		return block(t(`w.${by}`), rows.length > 5 && t("more", {n: num(rows.length - 5)}), rows.length ? table(t(`w.${by}`), columns, rows.slice(0, 5)) : none())
 	}
 
 	function attention() {
