@@ -173,7 +173,8 @@ default = ["mock.gpt-mock"]
 [server_tools.clock]
 ntp = {{ enabled = false }}
 {settings}"""
-STORE_CONFIG = '[store]\nurl = "redis://127.0.0.1:{port}/0"\n'
+# A pause of the machine is not an outage of Redis, after which writes are refused.
+STORE_CONFIG = '[store]\nurl = "redis://127.0.0.1:{port}/0"\ntimeout_ms = 5000\n'
 BASE_PATHS = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
 
 
