@@ -32,7 +32,7 @@ class NewClient(ClientSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long the keys of a client stay valid beside its new one."""
+    """Time for which the keys of a client stay valid beside its new one."""
 
     overlap: str = "24h"
 

@@ -11,7 +11,7 @@ from routecodex.config import LimitConfig, LimitText, parse_limit
 
 
 class LimitUse(Protocol):
-    """What is used of limits, as far as this process can tell."""
+    """Use of limits, as far as this process can tell."""
 
     def figures(self, owner: str, limit: LimitConfig) -> Mapping[str, Any]:
         """Return `used`, `reserved`, `remaining`, `resets_at`; the owner is `client:NAME` or `team:NAME`."""

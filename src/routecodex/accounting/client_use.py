@@ -1,4 +1,4 @@
-"""When each client was last served, and how many of its requests run now.
+"""Last use of each client, and the number of its requests that run now.
 
 Kept in memory, and written to the store seldom: a request pays for two dict entries. Processes that share a
 store with other machines show each other what runs in them, a second later.

@@ -34,7 +34,7 @@ _ERRORS = (sqlite3.Error, OSError, UnknownLedgerVersion)
 
 
 class LedgerOptions(Struct, frozen=True, kw_only=True):
-    """Where the ledger is, and how much of it is kept."""
+    """Place of the ledger, and how much of it is kept."""
 
     path: Path
     server: str

@@ -15,7 +15,7 @@ from routecodex.accounting.timestamps import iso_millis
 
 Row: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[int, int, int]
-"""Where a request stands in the list: the time of its end in milliseconds, its number among the requests that
+"""Position of a request in the list: the time of its end in milliseconds, its number among the requests that
 usage counts, and 0; for others the number of the request in front of it, and its own number."""
 
 _LAST = 1 << 62

@@ -88,7 +88,7 @@ class FileRow(PriceRow, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PriceSource(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where rows were taken from, and when."""
+    """Source of rows, and the date at which they were taken."""
 
     name: str
     date: Day

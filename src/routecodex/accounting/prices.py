@@ -67,7 +67,7 @@ class PriceTable:
         self._is_loaded = False
         self._lock = threading.Lock()
         self.file_error = ""
-        """Why the price file of the user dir is not used; empty if it is, or does not exist."""
+        """Reason why the price file of the user dir is not used; empty if it is, or does not exist."""
 
     def price_for(self, provider: str, model: str) -> TargetPrice:
         """Return the price of a model, by its names in the configuration; of a named one the same object."""

@@ -107,13 +107,13 @@ class StoredCounters:
         self._process = secrets.token_hex(6)
         self._numbers = count(1)
         self._own: dict[int, int] = {}
-        """What this process has reserved, by limit."""
+        """Reservations of this process, by limit."""
         self._limits: dict[int, Limit] = {}
         self._known: dict[int, StoredLimit] = {}
         self._renewed: dict[int, int] = {}
         self._stamp: int | None = None
         self._asked_ms = 1 << 62
-        """When figures were last asked for; they are read from the start on, and while somebody looks."""
+        """Time of the last query for figures; they are read from the start on, and while somebody looks."""
         self._unsent: deque[tuple[Sequence[Limit], list[int], list[int], str]] = deque(maxlen=_MOST_UNSENT)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sender: asyncio.Task[None] | None = None

@@ -54,7 +54,7 @@ class HostPort(NamedTuple):
 
 
 class RedisAddress(Struct, frozen=True, kw_only=True):
-    """Where a Redis or Valkey store is; `hosts` are its servers, or the sentinels that know its `master`.
+    """Address of a Redis or Valkey store; `hosts` are its servers, or the sentinels that know its `master`.
 
     Sentinels may have a login of their own, which no URL holds.
     """

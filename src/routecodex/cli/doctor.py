@@ -38,7 +38,7 @@ Exit codes:
 
 
 class DoctorOptions(Struct, frozen=True, kw_only=True):
-    """What to check: the agents, the targets, the file, whether to try keys and to stay on this machine."""
+    """Scope of the checks: agents, targets, the file, whether to try keys and to stay on this machine."""
 
     agents: tuple[str, ...]
     targets: tuple[str, ...]

@@ -26,7 +26,7 @@ def _quote_sh(text: str) -> str:
 
 
 class ShellSyntax(Struct, frozen=True, kw_only=True):
-    """How a shell quotes a text, sets a variable and removes one."""
+    """Syntax by which a shell quotes a text, sets a variable and removes one."""
 
     quote: Callable[[str], str]
     assign: str

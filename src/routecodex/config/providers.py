@@ -127,7 +127,7 @@ class PriceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PriceGroups(Struct, frozen=True):
-    """Where the prices of a provider are found: names of groups in a price file, in order.
+    """Places of the prices of a provider: names of groups in a price file, in order.
 
     `flat_rate`: its use costs nothing beyond a fee, or it runs on this machine.
     """

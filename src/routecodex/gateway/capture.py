@@ -140,7 +140,7 @@ class UpstreamExchange:
 
 
 class RequestCapture:
-    """Everything that passed for one request; `target` names the target of the next call of a provider.
+    """Bodies and headers of one request and its calls; `target` names the target of the next call.
 
     `secrets` must not be written down; `only_failed`: it is kept only if the request fails. Both are those of
     the configuration that the request began with. `held` is the memory that was taken for it already.

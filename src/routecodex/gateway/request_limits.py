@@ -38,7 +38,7 @@ _MOST_NANOS: Final = 1 << 50
 INTERNAL_INPUT: Final = 2048
 """Tokens of input that a call of the gateway itself is expected to have: an image, or a question."""
 NO_PRICE: Final = "no price"
-"""Why a target without a price is skipped, if a money limit holds."""
+"""Reason for which a target without a price is skipped, if a money limit holds."""
 
 
 class RouteInstead(Exception):

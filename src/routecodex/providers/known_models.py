@@ -134,7 +134,7 @@ _BY_PROTOCOL: Mapping[tuple[str, Protocol], Models] = {
     ("zai", "messages"): _GLM_MESSAGES,
     ("zai-coding", "messages"): _GLM_MESSAGES,
 }
-"""Where a protocol has other models than the rest of the provider."""
+"""Models of protocols that have others than the rest of the provider."""
 
 
 def models_of(preset: str, protocol: Protocol) -> Models:

@@ -25,7 +25,7 @@ _PERCENT: Final = 100.0
 
 
 class KeyAllowance(Struct, frozen=True):
-    """What a provider says is left of the limits of a key: the smallest share, and when that kind resets."""
+    """Headroom of a key by the headers of its provider: the smallest share, and when that kind resets."""
 
     share: float
     resets_in: float

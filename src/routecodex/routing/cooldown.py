@@ -109,7 +109,7 @@ def short_cooldowns(options: CooldownOptions) -> CooldownOptions:
 
 
 class Cooldown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why and until when a key, or a key for one model, is out; `noted` is the time of the last failure."""
+    """Cooldown of a key, or of a key for one model; `noted` is the time of the last failure."""
 
     reason: CooldownCause
     noted: float

@@ -41,7 +41,7 @@ _LARGEST_LOGIN: Final = 16 * 1024
 
 
 class Caller(Struct, frozen=True):
-    """Who makes a call: the admin, or a client with a role; `login` is that of the cookie, if it came by one.
+    """Caller of the admin API: the admin, or a client with a role; `login` is that of its cookie, if any.
 
     `role` is None for a call that needs no login. `via` is the server that admitted the caller and sent the
     call on, if it was another.

@@ -176,7 +176,7 @@ _ADVICE: Final = {
     "invalid_admin_token": "it has another admin token; set the same server.admin_token on all nodes",
     "admin_not_local": "it answers admin calls of its own machine only; set [console] remote = true there",
 }
-"""What helps when a server refuses the calls of another, by the code of its refusal."""
+"""Advice for when a server refuses the calls of another, by the code of its refusal."""
 
 
 def query_of(call: AdminCall) -> Query:

@@ -32,7 +32,7 @@ _HOUR: Final = 3600.0
 
 
 class LoginRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller logs in with: one of the three."""
+    """Credentials of a login: one of the three."""
 
     token: str | None = None
     key: str | None = None

@@ -46,7 +46,7 @@ class PlaygroundRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ReplayRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a captured request is sent again: a target, or a model as a client names it."""
+    """Destination of a captured request that is sent again: a target, or a model as a client names it."""
 
     target: str | None = None
     model: str | None = None

@@ -1,4 +1,4 @@
-"""Where a server keeps its state."""
+"""Directories in which a server keeps its state."""
 
 from __future__ import annotations
 

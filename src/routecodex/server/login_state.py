@@ -1,4 +1,4 @@
-"""What the store keeps of logins: those that ended early, codes that were used, attempts that failed."""
+"""State of logins in the store: those that ended early, codes that were used, attempts that failed."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ConfigSource(Struct, frozen=True, kw_only=True):
 
 
 class FileComparison(Struct, frozen=True):
-    """What the file says now: whether it differs from what runs, its problems, and both configurations.
+    """State of the file now: whether it differs from what runs, its problems, and both configurations.
 
     `now` is None if the file is not valid.
     """

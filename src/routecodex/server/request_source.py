@@ -27,7 +27,7 @@ LogTail = Callable[[int], Awaitable[list[dict[str, Any]]]]
 
 
 class RequestSource:
-    """Where the admin API finds requests, and what else only one worker knows.
+    """Requests for the admin API, and facts that only one worker knows.
 
     A reload may replace gateway and ledger.
     `log_tail` returns the newest lines of the request log, for a server without a ledger; None without both.

@@ -52,7 +52,7 @@ class Stored(Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where a key stands in the order of writing; keys that were written at one time have an order too."""
+    """Position of a key in the order of writing; keys that were written at one time have an order too."""
 
     stamp: int
     key: str

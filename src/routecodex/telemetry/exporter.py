@@ -55,7 +55,7 @@ _CODERS = {"http/protobuf": _PROTOBUF, "http/json": _JSON}
 
 
 class ExportOptions(Struct, frozen=True, kw_only=True):
-    """Where spans go and how: address, encoding, headers, and the bounds of the queue.
+    """Destination of spans: address, encoding, headers, and the bounds of the queue.
 
     `environ` has the variables that set a proxy.
     """

@@ -55,7 +55,7 @@ class Resource(NamedTuple):
 
 
 class PartialSuccess(NamedTuple):
-    """What a collector says of a request that it accepted: the spans it rejected, and why."""
+    """Answer of a collector to a request that it accepted: the spans it rejected, and why."""
 
     rejected: int = 0
     message: str = ""

@@ -199,7 +199,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         return True
 
     async def awaited(self, result: Awaitable[Any], holder: Holder) -> Any:
-        """What the hook's awaitable gives, while an abort knows whom it would interrupt."""
+        """Return the result of the hook's awaitable, while an abort knows whom it would interrupt."""
         self._waiting = holder
         try:
             return await result

@@ -21,7 +21,7 @@ ChunkT = TypeVar("ChunkT")
 
 
 class Host(Protocol[RequestT, MessageT, ChunkT]):
-    """Where a turn happens: it keeps the messages, speaks to the model and merges what comes back."""
+    """Host of a turn: it keeps the messages, speaks to the model and merges what comes back."""
 
     @property
     def messages(self) -> list[MessageT]:
@@ -127,7 +127,7 @@ class Turn(Generic[RequestT, MessageT, ChunkT]):
 
     @property
     def requests(self) -> int:
-        """How many requests the turn has made so far."""
+        """Number of requests that the turn has made so far."""
         return self._run.requests
 
     @property

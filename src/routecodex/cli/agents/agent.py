@@ -37,7 +37,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
-    """Everything that decides how an agent is started.
+    """Facts that decide how an agent is started.
 
     `url` is the gateway's address without a path. `model` is None when the agent keeps its own names.
     `generated_session` is given to agents that do not name their session themselves. `folder` holds our files
@@ -72,7 +72,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):
-    """How an agent is started: its flags, variables that are set and removed, files written before."""
+    """Start of an agent: its flags, variables that are set and removed, files written before."""
 
     flags: tuple[str, ...] = ()
     env: dict[str, str] = {}

@@ -37,7 +37,7 @@ _reports = Decoder(WorkerReport)
 
 
 class Subscription(Struct, frozen=True):
-    """What a worker asks of the hub: frames for one of its subscribers, or to take its reports."""
+    """Request of a worker to the hub: frames for one of its subscribers, or to take its reports."""
 
     topics: tuple[str, ...] = ()
     last_id: str = ""

@@ -25,7 +25,7 @@ _LARGEST_ROW: Final = 16 * 1024
 
 
 class WorkerReport(Struct):
-    """What happened in a worker since its last report; rows are JSON, figures are sums."""
+    """Events of a worker since its last report; rows are JSON, figures are sums."""
 
     started: list[Raw] = []
     finished: list[Raw] = []

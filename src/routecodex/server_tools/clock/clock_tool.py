@@ -66,7 +66,7 @@ log = logging.getLogger("routecodex.clock")
 
 
 class ClockOptions(Struct, frozen=True, kw_only=True):
-    """When the time tag is added, and how long an answer may be held."""
+    """Rule for the time tag, and the longest time an answer may be held."""
 
     time_tag: Literal["always", "with_tasks", "off"] = "always"
     hold_max_ms: int = 60_000

@@ -43,7 +43,7 @@ class Circuit:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self.back_at: float | None = None
-        """When it was closed again, by the monotonic clock."""
+        """Time at which it was closed again, by the monotonic clock."""
 
     @property
     def is_open(self) -> bool:

@@ -21,7 +21,7 @@ class ServerFacts(Struct, frozen=True):
 
     @property
     def warnings(self) -> list[str]:
-        """What may lose state, with the way out."""
+        """Settings that may lose state, with the way out."""
         found: list[str] = []
         if self.eviction and self.eviction != SAFE_EVICTION:
             found.append(

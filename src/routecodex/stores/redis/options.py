@@ -11,7 +11,7 @@ POOL_SIZE = 16
 
 
 class RedisOptions(Struct, frozen=True, kw_only=True):
-    """Where a Redis store is and how it is used; `timeout` is in seconds."""
+    """Address and settings of a Redis store; `timeout` is in seconds."""
 
     address: RedisAddress
     prefix: str = "routecodex"

@@ -29,7 +29,7 @@ class KnownKey(NamedTuple):
 
 
 class StripeView:
-    """What is known of a stripe.
+    """Knowledge of a stripe.
 
     Every change up to `heard` is accounted for; None if that is not known. Replies from before `floor` may
     have missed a change that was forgotten. Changes up to `counted` are in the stamp of the space.
@@ -44,7 +44,7 @@ class StripeView:
 
 
 class SpaceView:
-    """What is known of a space."""
+    """Knowledge of a space."""
 
     __slots__ = ("keys", "stamp", "stripes")
 

@@ -16,7 +16,7 @@ from routecodex.stores.redis.key_names import Stripe
 MOST = 4096
 
 FormerValue = Literal["absent", "value", "replaced"]
-"""Where the former value is: there was none, it is known here, or the server kept it."""
+"""Place of the former value: there was none, it is known here, or the server kept it."""
 
 
 class LostWrite(Struct, frozen=True):
