@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from routecodex.cli import main
-from routecodex.cli.admin_client import is_gateway_since, is_running
+from routecodex.cli.admin_client import is_gateway_command, is_gateway_since, is_running
 from tests.cli.admin_server import admin_server, announce
 from tests.cli.process import ROOT, Command, running, until
 from tests.gateway.installed_tool import install
@@ -245,10 +245,15 @@ async def test_stopping_waits_for_what_is_in_flight_and_a_second_time_cuts_it_of
 
 
 @contextlib.contextmanager
-def stranger(code: str = "import time; time.sleep(60)") -> Iterator[subprocess.Popen[bytes]]:
+def stranger(
+    code: str = "import time; time.sleep(60)", *, script: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run another program; wait until it runs, because its command line is unknown before."""
-    script = f"import os; os.write(1, b'.'); {code}"
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+    code = f"import os; os.write(1, b'.'); {code}"
+    if script is not None:
+        script.write_text(code)
+    started = [sys.executable, "-c", code] if script is None else [sys.executable, str(script)]
+    with subprocess.Popen(started, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"."
         try:
@@ -283,8 +288,35 @@ def test_an_unknown_name_is_wrong_usage(user: Path) -> None:
     assert "did you mean 'alpha'?" in result.stderr
 
 
-def test_a_process_is_known_by_when_it_began() -> None:
-    with stranger("import time; 'routecodex'; time.sleep(60)") as process:
+OURS = [
+    ["/opt/venv/bin/python", "/opt/venv/bin/routecodex", "serve"],
+    ["/usr/bin/python3", "-sP", "/usr/bin/routecodex", "serve"],
+    ["python3.11", "-m", "routecodex", "serve"],
+    ["python", "-X", "dev", "-m", "routecodex", "start"],
+    ["/usr/local/bin/routecodex", "serve"],
+]
+OTHERS: list[list[str]] = [
+    [],
+    ["/src/routecodex/.venv/bin/python", "-m", "pytest"],
+    ["/src/routecodex/.venv/bin/python", "-c", "import time; time.sleep(60)"],
+    ["python", "/src/routecodex/bench/mock.py"],
+    ["vim", "/src/routecodex"],
+    ["tail", "-f", "routecodex.log"],
+]
+
+
+@pytest.mark.parametrize("words", OURS, ids=" ".join)
+def test_a_gateway_is_known_by_its_command_line(words: list[str]) -> None:
+    assert is_gateway_command(words)
+
+
+@pytest.mark.parametrize("words", OTHERS, ids=" ".join)
+def test_a_path_that_holds_the_name_does_not_make_a_gateway(words: list[str]) -> None:
+    assert not is_gateway_command(words)
+
+
+def test_a_process_is_known_by_when_it_began(tmp_path: Path) -> None:
+    with stranger(script=tmp_path / "routecodex") as process:
         assert is_running(process.pid)
         assert is_gateway_since(process.pid, time.time())
         assert not is_gateway_since(process.pid, time.time() - 60)

@@ -7,7 +7,9 @@ start times, because pids are reused.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -199,7 +201,21 @@ def is_gateway_since(pid: int, at: float) -> bool:
     if fields is None or booted is None:
         return False
     started = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return started <= at + _START_TOLERANCE and any("routecodex" in word for word in command_line(pid))
+    return started <= at + _START_TOLERANCE and is_gateway_command(command_line(pid))
+
+
+def is_gateway_command(words: Sequence[str]) -> bool:
+    """Whether a command line runs this program: as a script, by `python -m`, or by its own name.
+
+    A path that contains the name, such as that of an interpreter below a checkout, does not make it ours.
+    """
+    if not words:
+        return False
+    program = PurePath(words[0]).name
+    if not program.startswith("python"):
+        return program == "routecodex"
+    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    return PurePath(script).name == "routecodex" or ("-m", "routecodex") in pairwise(words)
 
 
 def command_line(pid: int) -> list[str]:
