@@ -97,11 +97,11 @@ async def test_idle_kept_connection_is_closed_after_its_time(stage: Stage) -> No
 
 async def test_slow_handler_is_not_hurried_by_any_limit(stage: Stage) -> None:
     async def handler(request: HttpRequest, reply: Reply) -> None:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.75)
         await reply.send(200, [], b"late")
 
     await stage.serve(
-        handler, header_seconds=0.02, body_seconds=0.02, keep_alive_seconds=0.02, write_stall_seconds=0.02
+        handler, header_seconds=0.25, body_seconds=0.25, keep_alive_seconds=0.25, write_stall_seconds=0.25
     )
     assert (await stage.request(post(b"x"))).body == b"late"
 
