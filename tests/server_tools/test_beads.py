@@ -319,3 +319,15 @@ def test_it_is_the_same_in_the_loop_the_gateway_runs_in(script: Script) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(ask()) == (True, False)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.0001, 0.0005, 0.001, 0.002, 0.005])
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_one_that_is_given_up_while_it_starts_does_not_stay(
+    script: Script, timeout: float, loop: Callable[[], asyncio.AbstractEventLoop] | None
+) -> None:
+    work = BeadsWork(BeadsSettings(timeout=timeout), run=script("time.sleep(600)"))
+    before = psutil.Process().children()
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert not runner.run(work.is_idle(NOTHING))
+    assert psutil.Process().children() == before

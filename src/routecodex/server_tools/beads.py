@@ -154,19 +154,8 @@ class BeadsCommand:
         program = self._program()
         if program is None:
             return None
-        loop = asyncio.get_running_loop()
         try:
-            transport, output = await loop.subprocess_exec(
-                _CommandOutput,
-                program,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                cwd=self._workdir,
-                env=self._environ,
-                start_new_session=True,
-            )
+            transport, output = await self._start(program, *arguments)
         except OSError as exc:
             log.info("bd cannot be run: %s", exc)
             return None
@@ -179,6 +168,31 @@ class BeadsCommand:
             transport.close()
             await output.exited
         return bytes(output.data) if complete and transport.get_returncode() == 0 else None
+
+    async def _start(self, *command: str) -> tuple[asyncio.SubprocessTransport, _CommandOutput]:
+        """Start the process; one that is no longer wanted then is killed, which event loops do not do."""
+        loop = asyncio.get_running_loop()
+        starting = asyncio.ensure_future(
+            loop.subprocess_exec(
+                _CommandOutput,
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd=self._workdir,
+                env=self._environ,
+                start_new_session=True,
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                transport, output = await starting
+                _kill_group(transport.get_pid())
+                transport.close()
+                await output.exited
+            raise
 
     def _program(self) -> str | None:
         found = shutil.which("bd", path=self._environ.get("PATH"))
