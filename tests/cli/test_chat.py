@@ -209,7 +209,7 @@ def test_commands_do_what_help_says(place: Path, user: Path) -> None:
             ("/save talk.md\n", r"\(2 messages in talk.md\)"),
             ("/save talk.md\n", "talk.md: File exists"),
             ("/clear\n", r"\(cleared\)"),
-            ("demo:error 400\n", r"error: the demo model was told to fail with 400 \(HTTP 400\)"),
+            ("demo:error 400\n", r"error: the demo model was told to fail with 400 \(invalid_request 400\)"),
             ("/etc/hosts is a file\n", r"I saw 1 message,"),
         ):
             screen.shows(PROMPT)
@@ -258,7 +258,7 @@ def test_bytes_that_are_no_text_are_replaced_and_the_conversation_goes_on(place:
 def test_a_question_from_a_pipe_that_fails_says_so_with_its_exit_code(place: Path, user: Path) -> None:
     failed = piped(place, "demo:error 400", user=user)
     assert (failed.returncode, failed.stdout) == (1, "")
-    assert failed.stderr == "error: the demo model was told to fail with 400 (HTTP 400)\n"
+    assert failed.stderr == "error: the demo model was told to fail with 400 (invalid_request 400)\n"
     cut = piped(place, "demo:cutoff", user=user)
     assert (cut.returncode, cut.stdout[-1]) == (1, "\n")
     assert cut.stderr.startswith("error: ")

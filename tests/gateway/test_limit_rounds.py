@@ -76,7 +76,7 @@ async def test_a_round_without_room_ends_the_turn_with_what_the_client_has(
         assert gateway.used() == [190]
     assert answer_text(protocol, answered, stream=stream) == "First."
     if not stream:
-        assert "is at its limit of 4200 tokens/day" in answered.headers["x-routecodex-notice"]
+        assert "has a limit of 4200 tokens/day: 190 used" in answered.headers["x-routecodex-notice"]
 
 
 async def test_a_turn_holds_one_place_among_requests_at_the_same_time() -> None:
