@@ -26,6 +26,8 @@ log = logging.getLogger("routecodex.accounting")
 T = TypeVar("T")
 
 _BATCH_SECONDS = 0.2
+_BATCH_REQUESTS = 1000
+"""Requests that are written without waiting for more: memory that is soon used again stays in the cache."""
 _MAX_PENDING = 20_000
 _PRUNE_SECONDS = 60.0
 _PRUNE_STEPS = 20
@@ -80,6 +82,8 @@ class Ledger(Generic[T]):
         self._pending.append((time.time(), item))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_BATCH_SECONDS, self._write_next)
+        elif self._writing is None and len(self._pending) >= _BATCH_REQUESTS:
+            self._write_next()
 
     def configure(self, options: LedgerOptions) -> None:
         """Use these options from the next batch on."""
