@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 
 from routecodex.turns import Call, Conversation, McpFailed, McpTools, Message, ScriptedSender, ToolPlugin
 from tests.turns.plugins.pairs import results
+
+# It keeps the sys.stderr of its first import for the servers it starts: not that of a test that replaces it.
+importlib.import_module("mcp")
 
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
