@@ -133,6 +133,7 @@ def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, moc
     )
     others = (mock_pid, load.pid, os.getpid())
     load.measuring()
+    gateway = gateway.with_helpers(settings.load_core)
     start = snapshot(time.monotonic(), gateway=gateway.pids, others=others)
     seen = load.result()
     # The load generator is reaped by now: its time is included in that of this process's children.

@@ -10,10 +10,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.accounting import family
+from bench.native import pin
 from bench.peers import Unavailable
 from bench.systems import Beside, Launch, Place, System, environment
 
@@ -30,6 +31,20 @@ class Running:
     port: int
     pids: tuple[int, ...]
     startup_seconds: float
+
+    def with_helpers(self, core: int | None) -> Running:
+        """Return the same with the processes that it has started since; they run on a core of their own.
+
+        The gateway starts one that writes its usage ledger when requests come in floods.
+        """
+        if not self.pids:
+            return self
+        pids = tuple(family(self.pids[0]))
+        for pid in pids:
+            if pid not in self.pids:
+                with suppress(ProcessLookupError):
+                    pin(pid, core)
+        return replace(self, pids=pids)
 
 
 def _answers(port: int, path: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 Prices are kept in 10⁻¹⁵ USD per token (USD per million tokens × 10⁹), amounts in 10⁻⁹ USD. An amount is
 rounded once, at the end. Nothing here divides floats or allocates more than the result, because every request
-comes through.
+comes through. Sums of two products are taken from floats as long as these are exact: below 2⁵³.
 
 An amount is None if the price is unknown; it is never taken for 0.
 """
@@ -22,6 +22,8 @@ NANOS: Final = 1_000_000_000
 _PRICE_UNITS: Final = 1_000_000_000
 _PER_NANO: Final = 1_000_000
 _HALF: Final = _PER_NANO // 2
+_EXACT: Final = 9.0e15
+"""Floats below it, with some room to 2⁵³, have no fraction and no error."""
 _KINDS: Final[tuple[CostKind, ...]] = ("reported", "observed", "estimated")
 """From the most certain to the least."""
 
@@ -33,11 +35,12 @@ _UNKNOWN: Final = UNKNOWN.encode()
 class Cost:
     """The cost of one answer or of several; `nanos` is in 10⁻⁹ USD, None if a price is unknown."""
 
-    __slots__ = ("kind", "nanos", "source")
+    __slots__ = ("_bytes", "kind", "nanos", "source")
 
     def __init__(
         self, nanos: int | None, kind: CostKind = "reported", source: PriceOrigin | None = None
     ) -> None:
+        self._bytes: bytes | None = None
         self.nanos: Final = nanos
         self.kind: Final = kind
         self.source: Final = source
@@ -53,8 +56,10 @@ class Cost:
         return UNKNOWN if self.nanos is None else format_usd(self.nanos)
 
     def encode(self) -> bytes:
-        """Return `text` as bytes."""
-        return _UNKNOWN if self.nanos is None else usd_bytes(self.nanos)
+        """Return `text` as bytes: header and log line have the same."""
+        if self._bytes is None:
+            self._bytes = _UNKNOWN if self.nanos is None else usd_bytes(self.nanos)
+        return self._bytes
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cost):
@@ -135,6 +140,8 @@ class TokenRates:
         """
         plain, read, write = usage.input, usage.cache_read, usage.cache_write
         total = 0
+        if read <= 0 and write <= 0 and usage.reasoning <= 0:
+            return sum_of_products(_count(plain), self.input, _count(usage.output), self.output)
         if read > 0:
             plain -= read
             total = read * self.cache_read
@@ -228,7 +235,7 @@ class TargetPrice:
         rates = self._rates_of(input_tokens, mode)
         if rates is None:
             return None
-        amount = input_tokens * rates.dearest_input + output_tokens * rates.dearest_output
+        amount = sum_of_products(input_tokens, rates.dearest_input, output_tokens, rates.dearest_output)
         return (amount + _PER_NANO - 1) // _PER_NANO
 
     def _rates_of(self, input_tokens: int, mode: str) -> TokenRates | None:
@@ -241,6 +248,12 @@ class TargetPrice:
 
 def _count(tokens: int) -> int:
     return tokens if tokens > 0 else 0
+
+
+def sum_of_products(one: int, rate: int, other: int, other_rate: int) -> int:
+    """Return `one * rate + other * other_rate`; compiled code multiplies large integers slowly."""
+    product = float(one) * float(rate) + float(other) * float(other_rate)
+    return int(product) if product < _EXACT else one * rate + other * other_rate
 
 
 def to_rate(usd_per_million: float) -> int:

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from routecodex.accounting.ledger_file import LedgerBatch, LedgerFile, is_locked
+from routecodex.accounting.ledger_process import LedgerProcess, WriteCommand
 from routecodex.accounting.ledger_schema import DAY, UnknownLedgerVersion
 
 log = logging.getLogger("routecodex.accounting")
@@ -66,6 +67,9 @@ class Ledger(Generic[T]):
         self._to_rows = to_rows
         self._patience = patience
         self._file = _file_of(options)
+        self._written_to = options
+        """The options of `_file`, which the thread changes after those of the requests before."""
+        self._process = LedgerProcess()
         self._pending: list[tuple[float, T]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -94,6 +98,7 @@ class Ledger(Generic[T]):
     def _reopen(self, options: LedgerOptions) -> None:
         self._file.close()
         self._file = _file_of(options)
+        self._written_to = options
 
     def _write_next(self) -> None:
         if self._timer is not None:
@@ -131,13 +136,16 @@ class Ledger(Generic[T]):
         """Write what is left, and close the file; a file that is locked is not waited for."""
         self._closing.set()
         await self.flush()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._process.close)
+        await loop.run_in_executor(self._thread, self._file.close)
         await asyncio.to_thread(self._thread.shutdown)
 
     def _write(self, batch: list[tuple[float, T]]) -> None:
         rows = self._to_rows(batch)
         try:
-            self._write_patiently(rows)
+            if not self._write_apart(rows):
+                self._write_patiently(rows)
         except _ERRORS as exc:
             self.lost += len(rows.requests)
             self._note_failure(exc)
@@ -148,6 +156,11 @@ class Ledger(Generic[T]):
             self._is_failing = False
         self._backfill()
         self._prune()
+
+    def _write_apart(self, batch: LedgerBatch) -> bool:
+        """Let the process write a batch of a flood; return whether it did."""
+        options = self._written_to
+        return self._process.write(WriteCommand(str(options.path), options.server, options.timezone, batch))
 
     def _write_patiently(self, batch: LedgerBatch) -> None:
         deadline = time.monotonic() + self._patience

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -23,7 +23,9 @@ from msgspec import Struct
 from routecodex.accounting import ledger_schema, ledger_totals
 from routecodex.accounting.ledger_schema import ROWS_AT_ONCE, TableInsert
 from routecodex.accounting.ledger_sums import LedgerSums
-from routecodex.config import Config
+
+if TYPE_CHECKING:
+    from routecodex.config import Config
 
 log = logging.getLogger("routecodex.accounting")
 

@@ -24,6 +24,7 @@ _MOST_IN_FLOOD = 10
 """The same in a batch of a flood: one takes as long as the rows of five requests."""
 _NO_TARGET = Target("", "", "")
 _NO_USAGE = Usage()
+_UNKNOWN = Cost(None)
 
 
 def ledger_batch(
@@ -43,14 +44,18 @@ def ledger_batch(
     for at, record in records:
         if record.counted:
             requests.append(request_row(at, record, server))
-            calls += [_call_row(record.id, number, call) for number, call in enumerate(record.calls, 1)]
+            made = record.calls
+            calls += [_call_row(record.id, index + 1, made[index]) for index in range(len(made))]
         elif detailed and record.endpoint not in SERVICE and len(uncounted) < _MOST_UNCOUNTED:
             uncounted.append((*request_row(at, record, server), len(requests)))
         else:
             continue
-        if detailed and not _is_remarkable(record):
+        if not detailed:
+            continue
+        is_remarkable = _is_remarkable(record)
+        if not is_remarkable:
             ordinary += 1
-        if detailed and (ordinary <= most_ordinary or _is_remarkable(record)):
+        if is_remarkable or ordinary <= most_ordinary:
             details.append((record.id, encode_detail(at, record)))
     return LedgerBatch(requests, calls, uncounted, details)
 
@@ -69,16 +74,16 @@ def _is_remarkable(record: RequestRecord) -> bool:
 
 def request_row(at: float, record: RequestRecord, server: str) -> LedgerRow:
     """Return the row of one request."""
-    target = record.target or _NO_TARGET
+    target, usage = record.target or _NO_TARGET, record.usage or _NO_USAGE
     cost, known, estimated = _costs(record)
-    arrived, first_byte = record.arrived, record.first_byte
+    arrived, first_byte, session = record.arrived, record.first_byte, record.session
     return (
         record.id,
-        int(at * 1000),
+        int(at * 1000.0),
         server,
         record.client_name,
         record.team,
-        session_name(record.session)[:_LONGEST],
+        session_name(session)[:_LONGEST] if session else "",
         record.role.agent,
         record.role.name,
         record.protocol,
@@ -90,10 +95,15 @@ def request_row(at: float, record: RequestRecord, server: str) -> LedgerRow:
         target.model,
         _GONE if record.gone else record.status,
         record.finish or None,
-        _error_code(record),
+        None if record.error is None else record.error.code or f"http_{record.status}",
         record.attempts,
         record.rounds,
-        *_tokens(record.usage or _NO_USAGE),
+        usage.input,
+        usage.output,
+        usage.cache_read,
+        usage.cache_write,
+        usage.cache_write_1h,
+        usage.reasoning,
         cost.usd,
         cost.kind,
         _milliseconds(first_byte - arrived) if first_byte else None,
@@ -111,10 +121,10 @@ def _milliseconds(seconds: float) -> float:
 
 def _costs(record: RequestRecord) -> tuple[Cost, float, float]:
     """Return the cost of a request, the part of it that is known, and that which is not `reported`."""
-    cost = record.cost or Cost(None)
+    cost = record.cost or _UNKNOWN
     if len(record.calls) <= 1:
-        known = cost.nanos or 0
-        return cost, known / NANOS, 0.0 if cost.kind == "reported" else known / NANOS
+        usd = cost.usd or 0.0
+        return cost, usd, 0.0 if cost.kind == "reported" else usd
     known = estimated = 0
     for call in record.calls:
         nanos = call.cost.nanos or 0
@@ -123,26 +133,8 @@ def _costs(record: RequestRecord) -> tuple[Cost, float, float]:
     return cost, known / NANOS, estimated / NANOS
 
 
-def _error_code(record: RequestRecord) -> str | None:
-    error = record.error
-    if error is None:
-        return None
-    return error.code or f"http_{record.status}"
-
-
-def _tokens(usage: Usage) -> tuple[int, int, int, int, int, int]:
-    return (
-        usage.input,
-        usage.output,
-        usage.cache_read,
-        usage.cache_write,
-        usage.cache_write_1h,
-        usage.reasoning,
-    )
-
-
 def _call_row(request_id: str, number: int, call: CallRecord) -> LedgerRow:
-    target, cost = call.target, call.cost
+    target, cost, usage = call.target, call.cost, call.usage
     return (
         request_id,
         number,
@@ -151,7 +143,12 @@ def _call_row(request_id: str, number: int, call: CallRecord) -> LedgerRow:
         target.key,
         target.model,
         call.status,
-        *_tokens(call.usage),
+        usage.input,
+        usage.output,
+        usage.cache_read,
+        usage.cache_write,
+        usage.cache_write_1h,
+        usage.reasoning,
         cost.usd,
         cost.kind,
         cost.source,
