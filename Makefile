@@ -89,7 +89,7 @@ test-agents: $(VENV)/.dev $(AGENTS) $(AIDER)
 
 # The tests that go through the modules that are compiled, against the compiled ones; not those of the sources' work.
 test-compiled: compile $(SDKS) $(AGENTS)
-	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) $(PARALLEL) tests/clients tests/fuzz tests/gateway \
+	ROUTECODEX_PURE=0 $(BIN)/python -m pytest $(SHORT) $(PARALLEL) tests/accounting tests/clients tests/fuzz tests/gateway \
 		tests/protocols tests/providers tests/routing tests/server tests/wire \
 		--ignore tests/protocols/test_linear_work.py $(ARGS)
 

@@ -18,6 +18,7 @@ MODULES = (
     "accounting.counters",
     "accounting.first_bytes",
     "accounting.ledger_sums",
+    "accounting.limit_packing",
     "accounting.limit_slot",
     "accounting.limits",
     "accounting.running_requests",
@@ -107,6 +108,7 @@ MODULES = (
 )
 
 IN_C = {
+    "accounting.limit_steps": "limit_steps.c",
     "protocols.chat.fast_validate": "fast_validate.c",
     "wire.outline": "outline.c",
     "wire.plain_heads": "plain_heads.c",

@@ -8,15 +8,22 @@ from contextlib import contextmanager
 import pytest
 
 from routecodex import IS_COMPILED
-from tests.reference import fast_validate, outline, plain_heads
+from tests.reference import fast_validate, limit_steps, outline, plain_heads
 
 WAYS = ("compiled",) if IS_COMPILED else ("sources", "references")
 """Ways to test these paths; a build always takes them, and cannot be patched."""
 
-SWITCHES = ("providers.http.connection._BYPASSES", "protocols.messages.validate._SCANS")
+SWITCHES = (
+    "accounting.shared_counters._PREPARES",
+    "providers.http.connection._BYPASSES",
+    "protocols.messages.validate._SCANS",
+)
 """Names that hold `scan.IN_C`: the branches of the sources that only a build takes."""
 
 _REPLACED = {
+    "accounting.limit_steps.reserve": limit_steps.reserve,
+    "accounting.limit_steps.settle": limit_steps.settle,
+    "accounting.limit_steps.header_lines": limit_steps.header_lines,
     "wire.plain_heads.parse_request": plain_heads.parse_request,
     "wire.plain_heads.parse_response": plain_heads.parse_response,
     "wire.outline.cut": outline.cut,

@@ -15,6 +15,7 @@ price_report     rows and problems as the command line and the admin API show th
 litellm          converts LiteLLM's price table
 ledger           `Ledger`: collects the requests of one worker and writes them, many at once
 ledger_file      `LedgerFile`: the SQLite file, its totals, and what happens if it is damaged or locked
+ledger_process   `LedgerProcess`: a process that writes the batches of a flood
 ledger_schema    the tables
 ledger_totals    the statements that fill the tables of totals
 ledger_query     figures by any name, over any time
@@ -26,6 +27,7 @@ counters         `LimitCounters`: the contract of counters; reservations, refusa
 shared_counters  `SharedCounters`: counters in a file that all processes of a machine share
 stored_counters  `StoredCounters`: counters in a store that several machines share
 counter_file     `CounterFile`: that file: its lock, its slots, a row for each process
+limit_packing    `PreparedLimits`: limits of the usual request, packed for limit_steps, which C replaces
 limit_slot       `LimitSlot`: the place of a limit in the file
 running_requests `RunningRequests`: how many requests of a client run in all workers
 ledger_use       `LedgerUse`: what the usage ledger knows of a limit

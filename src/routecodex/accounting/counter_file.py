@@ -198,11 +198,24 @@ class CounterFile:
             if self.row != _NO_ROW and cells[_row_at(self.row) + _ROW_GENERATION] != self.generation:
                 self.row = _NO_ROW
 
+    def has_changed(self) -> bool:
+        """Return whether cells may have changed since the last step that began with `lock`."""
+        return self.is_open and self.cells[_LAST_STEP] != self._token
+
+    def hold(self) -> None:
+        """Begin a step that reads nothing but cells; it sets the cell of the last step itself."""
+        if not self._is_locked:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _STEP_BYTE)
+            self._is_locked = True
+
     def unlock(self) -> None:
         """End a step."""
+        if self._is_deferred:
+            # Nobody else can have come while the lock was kept.
+            return
         if self.defer is None or self.cells[_ROWS_ALIVE] != 1 or self.row == _NO_ROW:
             self._release()
-        elif not self._is_deferred:
+        else:
             self._is_deferred = True
             self.defer(self._release)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from typing import Final, Literal, Protocol, TypeAlias
 
-from routecodex.accounting.limits import Limit
+from routecodex.accounting.limits import HeaderTexts, Limit
 
 PastUse: TypeAlias = Callable[[Limit, int], Iterable[tuple[int, int]]]
 """Yields time and amount of what a limit counts since a time, from the ledger."""
@@ -89,6 +89,26 @@ class LimitRefusal:
 Reserved: TypeAlias = LimitReservation | LimitRefusal
 
 
+class PreparedStep(Protocol):
+    """Limits that requests reserve against together, prepared for the counters of one machine.
+
+    Each call does its work, or nothing: then that of `LimitCounters` is due.
+    """
+
+    def reserve(
+        self, input: int, output: int, nanos: int, now: int, *, is_request: bool
+    ) -> LimitReservation | None:
+        """Reserve one call against all limits."""
+
+    def settle(
+        self, reserved: LimitReservation, input: int, output: int, cache_read: int, nanos: int, now: int
+    ) -> bool:
+        """Replace a reservation by what was used in all."""
+
+    def header_lines(self, texts: HeaderTexts, now: int, *, is_messages: bool) -> bytes | None:
+        """Return header lines with what is left."""
+
+
 class LimitCounters(Protocol):
     """Counts the use of limits for all processes that share them.
 
@@ -109,6 +129,9 @@ class LimitCounters(Protocol):
         self, reservation: LimitReservation, used: Sequence[int], now: int, *, last: bool = True
     ) -> None:
         """Replace the reserved amounts by those used; `concurrent` stays reserved until `last`."""
+
+    def prepare(self, limits: Sequence[Limit]) -> PreparedStep | None:
+        """Return the limits prepared for the usual request; None if there is nothing to gain."""
 
     def latest(self, limits: Sequence[Limit]) -> list[LimitFigures]:
         """Return the state of limits after the last step of this process that had to do with them."""

@@ -21,6 +21,9 @@ from routecodex.config.teams import LimitConfig, rate_limits
 CountedUnit: TypeAlias = LimitUnit | Literal["concurrent"]
 LimitCode: TypeAlias = Literal["budget_exceeded", "rate_limit_exceeded", "concurrency_exceeded"]
 
+HeaderTexts: TypeAlias = Sequence[tuple[bytes, bytes] | None]
+"""For each limit the texts in front of the two numbers of its header lines; None if it has none."""
+
 _HOUR: Final = 3600
 _SHORT_PERIODS: Final = ("minute", "hour")
 _ROUTE: Final = "route:"

@@ -21,10 +21,13 @@ from routecodex.accounting.counters import (
     PastUse,
     Reserved,
 )
+from routecodex.accounting.limit_packing import PreparedLimits
 from routecodex.accounting.limit_slot import LimitSlot
 from routecodex.accounting.limits import Limit
 from routecodex.accounting.windows import CELLS, CLOCK, MICROS, WindowState
+from routecodex.wire import scan
 
+_PREPARES: Final = scan.IN_C
 _DIGEST: Final = 0
 _LENGTH: Final = 1
 _WINDOW: Final = 2
@@ -106,12 +109,20 @@ class SharedCounters:
         finally:
             file.unlock()
 
+    def prepare(self, limits: Sequence[Limit]) -> PreparedLimits | None:
+        """Return the limits prepared for the usual request; from the sources there is nothing to gain."""
+        return PreparedLimits(self._file, limits) if _PREPARES else None
+
     def latest(self, limits: Sequence[Limit]) -> list[LimitFigures]:
         """Return the state of limits after the last step of this process that had to do with them."""
         rows: list[LimitFigures] = []
+        has_changed = self._file.has_changed()
         for limit in limits:
             slot = limit.slot
             if slot is not None:
+                if has_changed and slot.state.cells is self._file.cells:
+                    slot.state.load()
+                    slot.reserved = self._file.held_by_rows(slot.at)
                 rows.append(_figures(limit, slot))
         return rows
 

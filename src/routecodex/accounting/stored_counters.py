@@ -197,6 +197,9 @@ class StoredCounters:
                 events += _events_of_use(view, now_ms)
         return True, events
 
+    def prepare(self, limits: Sequence[Limit]) -> None:
+        """Return None: every step is one of the store."""
+
     def latest(self, limits: Sequence[Limit]) -> list[LimitFigures]:
         """Return the state of limits after the last step of this process that had to do with them."""
         now_ms = self._now_ms()

@@ -29,15 +29,26 @@ UpstreamLimitHeaders = Sequence[tuple[bytes, bytes]]
 class LimitHeader:
     """The header lines of one limit, with places for what is left and when it resets."""
 
-    __slots__ = ("_anthropic", "_budget", "_openai", "_seconds", "limit")
+    __slots__ = ("_anthropic", "_budget", "_openai", "_seconds", "limit", "texts")
 
     def __init__(self, limit: Limit) -> None:
         self.limit: Final = limit
         window = limit.window
         self._seconds: Final = window.seconds * MICROS if isinstance(window, RollingWindow) else 0
         self._budget: Final = b"x-routecodex-budget: %b; used=" % limit.text.encode()
+        self.texts: Final = {
+            True: self._texts(_anthropic_lines(limit)),
+            False: self._texts(_openai_lines(limit)),
+        }
+        """The texts before the two numbers of its lines, for messages and for the other protocols."""
         self._openai: Final = _openai_lines(limit)
         self._anthropic: Final = _anthropic_lines(limit)
+
+    def _texts(self, lines: bytes) -> tuple[bytes, bytes] | None:
+        if self.limit.unit == "usd":
+            return (self._budget, b"")
+        first, _, rest = lines.partition(b"%d")
+        return (first, rest.partition(b"%b")[0]) if lines else None
 
     def lines(self, row: LimitFigures, protocol: str, now: int) -> bytes:
         """Return the lines for the client's protocol; none if it has no header for this kind."""
@@ -78,11 +89,14 @@ def _anthropic_lines(limit: Limit) -> bytes:
 class LimitHeaders:
     """Header lines of the limits of a client: for each kind the limit of which the smallest share is left."""
 
-    __slots__ = ("_headers", "_in_order", "limits")
+    __slots__ = ("_headers", "_in_order", "limits", "messages_texts", "other_texts")
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self.limits: Final = limits
         self._headers: Final = {limit: LimitHeader(limit) for limit in limits if limit.enforced}
+        rows = [self._headers.get(limit) for limit in limits]
+        self.messages_texts: Final = tuple([None if row is None else row.texts[True] for row in rows])
+        self.other_texts: Final = tuple([None if row is None else row.texts[False] for row in rows])
         has_rivals = len({limit.unit for limit in limits}) < len(limits) or len(self._headers) < len(limits)
         # Where every kind has one limit, none has to be chosen.
         self._in_order: Final = [] if has_rivals else list(self._headers.values())

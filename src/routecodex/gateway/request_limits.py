@@ -19,14 +19,17 @@ from routecodex.accounting.counters import (
     LimitFigures,
     LimitRefusal,
     LimitReservation,
+    PreparedStep,
     Reserved,
 )
 from routecodex.accounting.limits import Limit, amount_of
 from routecodex.accounting.timestamps import iso_time
 from routecodex.accounting.windows import MICROS
 from routecodex.canon.errors import AccessDenied, GatewayError, LimitExceeded, Overloaded
+from routecodex.canon.events import Usage
 from routecodex.canon.notices import Notices
 from routecodex.gateway.call_record import CallRecord
+from routecodex.gateway.limit_headers import LimitHeaders
 from routecodex.gateway.state.limiter import Limiter, LimitSet, TargetLimits
 from routecodex.routing.registry import Target
 
@@ -39,6 +42,9 @@ INTERNAL_INPUT: Final = 2048
 """Tokens of input that a call of the gateway itself is expected to have: an image, or a question."""
 NO_PRICE: Final = "no price"
 """Reason for which a target without a price is skipped, if a money limit holds."""
+
+
+_NO_USAGE: Final = Usage()
 
 
 class RouteInstead(Exception):
@@ -105,6 +111,9 @@ class CallLimits:
         self.skipped: dict[Target, SkippedTarget] = {}
         self.is_admitted = False
         self._headers = limits.headers
+        self._prepared: PreparedStep | None = None
+        self._prepared_headers: LimitHeaders | None = None
+        """The limits that the request was reserved against in one step, with their headers."""
 
     def for_internal_call(self, made: Sequence[CallRecord]) -> CallLimits:
         """Return the limits of a call that the gateway makes itself for the request."""
@@ -166,6 +175,10 @@ class CallLimits:
 
     def _reserve(self, target: Target, limits: TargetLimits) -> Reserved | Awaitable[Reserved] | None:
         """Reserve what is not reserved yet; None if nothing can be counted, and that is allowed."""
+        if self._general is None and limits.prepared is not None and not self._exempt:
+            reserved_at_once = self._reserve_at_once(target, limits, limits.prepared)
+            if reserved_at_once is not None:
+                return reserved_at_once
         skipped = 0 if self._general is None else limits.general
         rows = limits.limits[skipped:] if skipped else limits.limits
         if not rows:
@@ -182,6 +195,28 @@ class CallLimits:
         if isinstance(reserved, LimitReservation):
             self._keep(reserved, limits.general - skipped)
         return reserved
+
+    def _reserve_at_once(
+        self, target: Target, limits: TargetLimits, prepared: PreparedStep
+    ) -> LimitReservation | None:
+        """Reserve for a target without limits of its own; None if that is not the usual case."""
+        limiter, input, output = self._limiter, self.input_tokens, self._expected_output(target, limits)
+        nanos = self._price_of(limits.price, input, output) if limits.counts_money else 0
+        reserved = prepared.reserve(input, output, nanos, self._now(), is_request=self._first)
+        if reserved is not None:
+            self._general = reserved
+            self._prepared = prepared
+            self._prepared_headers = limits.headers
+            self._first = False
+            if self._held is None:
+                self._held = reserved
+            if limiter.is_down:
+                limiter.note_up()
+        return reserved
+
+    def _expected_output(self, target: Target, limits: TargetLimits) -> int:
+        most = limits.max_output if self._requested is None else self._requested
+        return self._limiter.expected_output(target, most, self._choices)
 
     def _reserve_at(
         self, counters: LimitCounters, rows: Sequence[Limit], amounts: list[int]
@@ -207,9 +242,7 @@ class CallLimits:
 
     def _amounts(self, target: Target, limits: TargetLimits, rows: Sequence[Limit]) -> list[int]:
         """Return the estimate for one call: the request, its input and output, and their price."""
-        limiter, input = self._limiter, self.input_tokens
-        most = limits.max_output if self._requested is None else self._requested
-        output = limiter.expected_output(target, most, self._choices)
+        input, output = self.input_tokens, self._expected_output(target, limits)
         nanos = self._price_of(limits.price, input, output) if limits.counts_money else 0
         amounts = [amount_of(limit.unit, input, output, nanos=nanos) for limit in rows]
         for index, limit in enumerate(rows):
@@ -320,7 +353,28 @@ class CallLimits:
 
     def close(self) -> None:
         """Charge all calls, and release what is reserved; does nothing the second time."""
-        self._settle(last=True)
+        if self._prepared is None or not self._settle_at_once(self._prepared):
+            self._settle(last=True)
+
+    def _settle_at_once(self, prepared: PreparedStep) -> bool:
+        """Charge the only call of a request that reserved once; return False if it is another kind."""
+        reserved, calls = self._general, self._calls
+        if reserved is None or self._held is not reserved or self._settled or len(calls) > 1:
+            return False
+        usage, nanos = _NO_USAGE, 0
+        if calls:
+            call = calls[0]
+            if (call.kind == "internal") != self._is_internal:
+                return False
+            usage, nanos = call.usage, call.cost.nanos or 0
+        now = self._now()
+        if not prepared.settle(reserved, usage.input, usage.output, usage.cache_read, nanos, now):
+            return False
+        self._general = self._held = None
+        self._settled = self._settled_target = len(calls)
+        if calls and calls[0].kind == "round" and calls[0].status == 200:
+            self._limiter.note_output(calls[0].target, usage.output)
+        return True
 
     def _settle(self, *, last: bool) -> None:
         self._leave_target()
@@ -377,6 +431,12 @@ class CallLimits:
         if not self._limits.is_limited:
             return b""
         now, counters, headers = self._now(), self._limiter.counters, self._headers
+        if self._prepared is not None and headers is self._prepared_headers:
+            is_messages = protocol == "messages"
+            texts = headers.messages_texts if is_messages else headers.other_texts
+            lines = self._prepared.header_lines(texts, now, is_messages=is_messages)
+            if lines is not None:
+                return lines
         try:
             figures = (
                 counters.latest(headers.limits) if self.is_admitted else counters.figures(headers.limits, now)

@@ -39,14 +39,31 @@ class TargetLimits:
     without a price cannot be used.
     """
 
-    __slots__ = ("counts_money", "general", "headers", "limits", "max_output", "needs_price", "price")
+    __slots__ = (
+        "counts_money",
+        "general",
+        "headers",
+        "limits",
+        "max_output",
+        "needs_price",
+        "prepared",
+        "price",
+    )
 
     def __init__(
-        self, limits: Sequence[Limit], general: int, *, price: TargetPrice, max_output: int | None
+        self,
+        limits: Sequence[Limit],
+        general: int,
+        *,
+        price: TargetPrice,
+        max_output: int | None,
+        counters: LimitCounters,
     ) -> None:
         self.limits: Final = limits
         self.general: Final = general
         self.headers: Final = LimitHeaders([limit for limit in limits if not limit.owner.startswith("key:")])
+        self.prepared: Final = counters.prepare(limits) if general == len(limits) else None
+        """The same for the usual request; None if some belong to the target, and are exchanged with it."""
         self.price: Final = price
         self.max_output: Final = max_output
         money = [limit for limit in limits if limit.unit == "usd"]
@@ -89,7 +106,24 @@ class LimitSet:
             len(self.general),
             price=limiter.price_of(target),
             max_output=model.max_output_tokens,
+            counters=limiter.counters,
         )
+
+
+class MeanOutput:
+    """The running mean of the output of a target's answers."""
+
+    __slots__ = ("_count", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self._count = 0
+
+    def add(self, tokens: int) -> None:
+        """Learn from one answer."""
+        if self._count < _MEAN_OF:
+            self._count += 1
+        self.tokens += (float(tokens) - self.tokens) / float(self._count)
 
 
 class Limiter:
@@ -113,7 +147,7 @@ class Limiter:
         self._is_down = False
         self.on_beat: list[Callable[[], None]] = []
         """Called with every sign of life, as long as there are clients."""
-        self._means: dict[Target, tuple[float, int]] = {}
+        self._means: dict[Target, MeanOutput] = {}
 
     def configure(
         self,
@@ -159,16 +193,17 @@ class Limiter:
         if self.usage.reserve == "max":
             return (_UNKNOWN_OUTPUT if most is None else most) * choices
         mean = self._means.get(target)
-        typical = FIRST_OUTPUT * choices if mean is None else int(2 * mean[0]) + 1
+        typical = FIRST_OUTPUT * choices if mean is None else int(2.0 * mean.tokens) + 1
         return typical if most is None else min(most * choices, typical)
 
     def note_output(self, target: Target, tokens: int) -> None:
         """Learn from the length of an answer."""
-        mean, count = self._means.get(target, (0.0, 0))
-        count = min(count + 1, _MEAN_OF)
-        if len(self._means) >= _MOST_TARGETS:
-            self._means.clear()
-        self._means[target] = (mean + (tokens - mean) / count, count)
+        mean = self._means.get(target)
+        if mean is None:
+            if len(self._means) >= _MOST_TARGETS:
+                self._means.clear()
+            mean = self._means[target] = MeanOutput()
+        mean.add(tokens)
 
     def status_lines(self, client: Client | None) -> list[str]:
         """Return a line for each limit of a client and its team."""
