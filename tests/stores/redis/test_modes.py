@@ -106,6 +106,23 @@ async def test_the_store_follows_a_failover_of_sentinels(replicated: list[RedisS
             assert info["role"] == "master"
 
 
+async def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_master(
+    replicated: list[RedisServer],
+) -> None:
+    _, _, *sentinels = replicated
+    hosts = ",".join(f"127.0.0.1:{one.port}" for one in sentinels)
+    for frozen in sentinels[:2]:
+        frozen.freeze()
+    one = open_node(f"redis+sentinel://{hosts}/mymaster", timeout=1.0)
+    try:
+        await eventually(lambda: is_up(one))
+        await one.put("sessions", "s-1", b"1")
+    finally:
+        for frozen in sentinels[:2]:
+            frozen.thaw()
+        await one.close()
+
+
 async def test_sentinels_have_a_login_of_their_own(tmp_path: Path) -> None:
     master, replica, *sentinels = start_replicated(tmp_path, sentinel_password="watch-secret")
     try:
