@@ -155,13 +155,37 @@ def test_the_store_of_the_configuration_is_checked_without_a_url(user: Path, ser
     assert msgspec.json.decode(done.stdout)["kind"] == "redis"
 
 
-@pytest.mark.parametrize("arguments", [("copy", "x:", "file:/tmp/x"), ("copy", "file:"), ("nonsense",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("copy", "x:", "file:/tmp/x"),
+        ("copy", "memory:", "redis+sentinel://h"),
+        ("copy", "file:"),
+        ("copy", "memory:", "memory:", "--prefix", "a{b}"),
+        ("check", "x:"),
+        ("check", "redis+sentinel://h"),
+        ("check", "redis://"),
+        ("check", "file:here"),
+        ("nonsense",),
+    ],
+)
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
-    assert routecodex(*arguments).exit_code == 2
+    done = routecodex(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr
 
 
-@pytest.mark.parametrize("url", ["redis+sentinel://h", "x:"])
-def test_a_wrong_url_fails_the_check(url: str) -> None:
-    done = routecodex("check", url)
-    assert done.exit_code == 1
+@pytest.mark.parametrize("url", ["rediz://ann:secret@h", "redis://ann:secret@", "ann:secret@h"])
+@pytest.mark.parametrize("command", [("check",), ("copy", "memory:")], ids=" ".join)
+def test_a_wrong_url_is_refused_without_its_password(command: tuple[str, ...], url: str) -> None:
+    done = routecodex(*command, url)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "store.url" in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_a_target_that_is_gone_is_no_success_even_with_nothing_to_copy(server: RedisServer) -> None:
+    server.kill()
+    done = routecodex("copy", "memory:", server.url)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "is down" in done.stderr

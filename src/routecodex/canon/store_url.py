@@ -98,6 +98,9 @@ def parse_redis_url(url: str) -> RedisAddress:
     if "?" in place or "#" in place:
         raise StoreUrlError("has parameters, which are keys of [store] here", "remove everything from ? or #")
     hosts, _, path = place.partition("/")
+    if mode == "single" and "," in hosts:
+        kinds = f"{scheme}+sentinel://…/<master> or {scheme}+cluster://…"
+        raise StoreUrlError("names several hosts, and one server has one", f"write {kinds}, or one host")
     username, _, password = user.partition(":")
     master, db = _split_path(mode, path)
     return RedisAddress(

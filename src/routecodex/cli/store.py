@@ -17,6 +17,7 @@ from routecodex.cli.servers import FAILED, json_option, print_json
 from routecodex.cli.tables import plain, print_problem
 from routecodex.cli.views import facts
 from routecodex.config import Config, StoreConfig
+from routecodex.config.check_store import PREFIX_FIX, is_valid_prefix
 from routecodex.server.directories import session_dir, user_dir
 from routecodex.server.state_store import open_configured_store, redis_options
 from routecodex.server_tools.clock.task_store import BARE
@@ -38,10 +39,21 @@ def store() -> None:
     """Copy state from one store to another, or check a store."""
 
 
+def _valid_prefix(_context: click.Context, _parameter: click.Parameter, prefix: str | None) -> str | None:
+    if prefix is not None and not is_valid_prefix(prefix):
+        raise click.BadParameter(f"is not a valid prefix; {PREFIX_FIX}")
+    return prefix
+
+
 @store.command(epilog=_CODES)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--prefix", metavar="P", help="Beginning of the keys in Redis; default: store.prefix.")
+@click.option(
+    "--prefix",
+    metavar="P",
+    callback=_valid_prefix,
+    help="Beginning of the keys in Redis; default: store.prefix.",
+)
 @click.option("--spaces", metavar="A,B", help="Only these spaces, such as sessions,clock; default: all.")
 @click.option("--replace", is_flag=True, help="Overwrite keys that TO has already.")
 @config_option
@@ -142,7 +154,7 @@ def check(url: str | None, path: Path | None, as_json: bool) -> None:
       routecodex store check redis://127.0.0.1:6379/0 --json
     """
     config = _config(path)
-    result = run_alone(lambda: _checked(url or config.store.url, config))
+    result = _run(lambda: _checked(url or config.store.url, config))
     if as_json:
         print_json(result)
     else:
@@ -163,10 +175,11 @@ def _text(value: object) -> str:
 
 
 async def _checked(url: str, config: Config) -> dict[str, Any]:
-    """Return what was found; `error` is empty if the store can be used."""
+    """Return what was found; `error` is empty if the store can be used. ConfigError for a wrong URL."""
+    opened = _open(url, config)
     result: dict[str, Any] = {
         "url": _shown(url, config),
-        "kind": None,
+        "kind": opened.kind,
         "reachable": False,
         "version": None,
         "writable": False,
@@ -176,18 +189,12 @@ async def _checked(url: str, config: Config) -> dict[str, Any]:
         "warnings": [],
         "error": "",
     }
-    opened: Store | None = None
     try:
-        opened = _open(url, config)
-        result["kind"] = opened.kind
         await _fill(result, opened)
-    except ConfigError as exc:
-        result["error"] = exc.message
     except StoreError as exc:
         result["error"] = str(exc)
     finally:
-        if opened is not None:
-            await opened.close()
+        await opened.close()
     return result
 
 
@@ -213,7 +220,4 @@ def _shown(url: str, config: Config) -> str:
     """Return the URL without user and password."""
     if not is_redis_url(url):
         return url
-    try:
-        return redis_options(_replaced(config.store, {"url": url})).address.shown
-    except ConfigError:
-        return url.partition(":")[0] + ":"
+    return redis_options(_replaced(config.store, {"url": url})).address.shown

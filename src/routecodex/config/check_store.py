@@ -14,7 +14,13 @@ _URL: ConfigPath = ("store", "url")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 _EXTRA = "pip install 'routecodex[redis]'"
 _TLS_KEYS = ("ca_file", "cert_file", "key_file")
+PREFIX_FIX = "use up to 64 letters, digits, _ . : and -"
 STORE_FIX = 'use "file:", "file:/path", "memory:" or "redis://host:6379/0"'
+
+
+def is_valid_prefix(text: str) -> bool:
+    """Return whether keys in Redis may begin with this text."""
+    return _PREFIX.match(text) is not None
 
 
 def check_store(config: Config, hidden: Hidden) -> Iterator[Problem]:
@@ -35,10 +41,8 @@ def check_store(config: Config, hidden: Hidden) -> Iterator[Problem]:
 def _check_redis(store: StoreConfig) -> Iterator[Problem]:
     if not _is_installed():
         yield Problem(_URL, "needs the package redis, which is not installed", _EXTRA)
-    if not _PREFIX.match(store.prefix):
-        yield Problem(
-            ("store", "prefix"), "is not a valid prefix", "use up to 64 letters, digits, _ . : and -"
-        )
+    if not is_valid_prefix(store.prefix):
+        yield Problem(("store", "prefix"), "is not a valid prefix", PREFIX_FIX)
     try:
         address = parse_redis_url(store.url)
     except StoreUrlError as exc:

@@ -44,8 +44,8 @@ def open_store(
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:
         # The message quotes only the scheme: the rest of a URL may contain a password.
-        unknown = f"scheme {scheme!r}" if colon else "URL without a scheme"
-        raise ConfigError(f"store.url: unknown {unknown}; use file:, file:/path, memory: or redis://host")
+        problem = f"unknown scheme {scheme!r}" if colon else "the URL has no scheme"
+        raise ConfigError(f"store.url: {problem}; use file:, file:/path, memory: or redis://host")
     return opener(rest, session_dir, bare or {})
 
 

@@ -30,8 +30,10 @@ async def copy_store(
 ) -> dict[str, int]:
     """Copy values with their expiry, and return how many of each space; versions are made anew.
 
-    Without `replace`, a key that the target has already is a KeyExists, and nothing is copied.
+    Without `replace`, a key that the target has already is a KeyExists, and nothing is copied. A target that
+    cannot be reached is a StoreError, even if there is nothing to copy.
     """
+    await target.spaces()
     found = sorted(set(await source.spaces()) - LEFT_OUT)
     chosen = [space for space in found if spaces is None or space in spaces]
     keys = {space: await source.keys(space) for space in chosen}
