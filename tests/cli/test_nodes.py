@@ -189,6 +189,20 @@ async def test_keys_are_made_in_the_store_without_a_server_and_shown_with_what_i
         assert (limit["used"], limit["remaining"]) == (2, 3)
 
 
+@pytest.mark.parametrize("command", [("list",), ("show", "ann"), ("block", "ann")], ids=" ".join)
+async def test_clients_that_cannot_be_read_are_not_no_clients(
+    tmp_path: Path, server: RedisServer, command: tuple[str, ...]
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        keys(file, "add", "ann")
+        server.kill()
+        done = CliRunner().invoke(main, ["keys", *command, "--config", str(file)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "the clients of the store are not known" in done.stderr
+
+
 def keys(file: Path, *arguments: str) -> dict[str, Any]:
     done = CliRunner().invoke(main, ["keys", *arguments, "--config", str(file), "--json"])
     assert done.exit_code == 0, done.output + done.stderr

@@ -243,7 +243,9 @@ class ClientDirectory:
         await asyncio.sleep(2 * _POLL_SECONDS)
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Return all clients as they are shown, by name."""
+        """Return all clients as they are shown, by name; Overloaded if those of the store are not known."""
+        if self._unread:
+            raise self._not_known()
         used, elsewhere = await self.use.last_used(), await self.use.running_elsewhere()
         return [self._row(client, used, elsewhere) for _, client in sorted(self.table.clients.items())]
 
@@ -262,13 +264,19 @@ class ClientDirectory:
             in_flight=self.use.in_flight(client.name) + elsewhere.get(client.name, 0),
         )
 
+    def _not_known(self, consequence: str = "") -> Overloaded:
+        text = f"{consequence}the clients of the store are not known, {self._unread}"
+        return Overloaded(text, code="store_unavailable")
+
     def team_rows(self) -> list[dict[str, Any]]:
         """Return all teams as they are shown, by name."""
         return [team_row(name, self.table, use=self.limit_use) for name in sorted(self.table.teams)]
 
     def client(self, name: str) -> Client:
-        """Return a client by name; NotFound for an unknown one."""
+        """Return a client by name; NotFound for an unknown one, if the clients of the store are known."""
         found = self.table.clients.get(name)
+        if found is None and self._unread:
+            raise self._not_known()
         if found is None:
             known = ", ".join(sorted(self.table.clients)[:20]) or "there are none"
             raise NotFound(f"no client is called {name[:80]!r}; clients: {known}", code="unknown_client")
@@ -338,10 +346,7 @@ class ClientDirectory:
         """Read the newest clients; reject a change of one that the configuration file names."""
         await self.refresh()
         if self._unread:
-            raise Overloaded(
-                f"nothing was changed: the clients of the store are not known, {self._unread}",
-                code="store_unavailable",
-            )
+            raise self._not_known("nothing was changed: ")
         if name is not None and self.client(name).source == "file":
             raise ClientError(
                 f"client {name!r} is in the configuration file; change it there",

@@ -85,7 +85,7 @@ def _single(host: HostPort, settings: dict[str, Any], size: int) -> Redis:
 class ConcurrentSentinel(Sentinel):
     """Asks all sentinels at once and takes the first answer that names the master.
 
-    redis-py asks one after the other. The first one that does not answer, often that of the machine which took
+    redis-py asks one after the other. The first one that does not answer, often that of the machine that took
     the master with it, uses up the time of a call, every time.
     """
 
