@@ -109,6 +109,37 @@ async def test_a_dead_node_is_named_and_does_not_fail_the_command(
         assert daemon("status", "nodes", "--config", str(file), "--json").exit_code in (0, 3)
 
 
+async def test_nodes_are_asked_themselves_while_the_store_takes_no_signs_of_life(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        async with node(tmp_path, "gw-1", file), node(tmp_path, "gw-2", file) as (other, _):
+            await eventually(lambda: alive(file) == ["gw-1", "gw-2"])
+            await other.kill()
+            let_signs_of_life_end(server, "gw-1", "gw-2")
+            shown = daemon("status", "nodes", "--config", str(file), "--json")
+            done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+    assert shown.exit_code == 0
+    assert [row["alive"] for row in msgspec.json.decode(shown.stdout)["nodes"]] == [True, False]
+    assert done.exit_code == 1
+    for text in ("the store takes no writes", "gw-2 is dead", "gw-1: the routing state could not be saved"):
+        assert text in done.stderr
+
+
+def let_signs_of_life_end(server: RedisServer, *ids: str) -> None:
+    """Let the store take no writes, and the signs of life in it be of long ago."""
+    with server.client() as client:
+        keys = [f"routecodex:{{servers.0}}:v:{id}" for id in ids]
+        old = [msgspec.json.decode(client.hget(key, "d")) | {"beat_ms": 1} for key in keys]
+        steps = client.pipeline(transaction=True)
+        for key, row in zip(keys, old, strict=True):
+            steps.hset(key, "d", msgspec.json.encode(row))
+        steps.config_set("maxmemory", "1")
+        steps.execute()
+
+
 async def test_other_configurations_are_warned_of(tmp_path: Path, server: RedisServer) -> None:
     async with Upstream() as up:
         file, different = tmp_path / "gateway.toml", tmp_path / "other.toml"

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from routecodex.canon.errors import ConfigError
 from routecodex.canon.store_url import is_redis_url
 from routecodex.cli.config import config_path, examine_file
@@ -15,7 +17,7 @@ from routecodex.cli.tables import print_problem
 from routecodex.config import Config
 from routecodex.server import announce
 from routecodex.server.directories import session_dir, user_dir
-from routecodex.server.node_registry import read_nodes
+from routecodex.server.node_registry import SPACE, FoundNode, read_nodes
 from routecodex.server.state_store import open_configured_store
 from routecodex.stores.store import Store, StoreError
 
@@ -26,8 +28,19 @@ class StoreUnreachable(Exception):
     """The store that names the nodes cannot be read; a warning has said so."""
 
 
-def cluster_of(path: Path | None) -> tuple[str, list[dict[str, Any]]] | None:
-    """Return the admin token and the nodes of the configuration; None if it names no Redis store.
+class Cluster(Struct, frozen=True):
+    """The admin token and the nodes of a configuration; `refusal` says why the store takes no writes.
+
+    Then nodes cannot show signs of life: those that look dead may be running.
+    """
+
+    token: str
+    nodes: list[dict[str, Any]]
+    refusal: str
+
+
+def cluster_of(path: Path | None) -> Cluster | None:
+    """Return the cluster of the configuration; None if it names no Redis store.
 
     StoreUnreachable if the store cannot be read.
     """
@@ -40,11 +53,25 @@ def cluster_of(path: Path | None) -> tuple[str, list[dict[str, Any]]] | None:
     if not is_redis_url(config.store.url):
         return None
     try:
-        nodes = with_store(config, read_nodes)
+        nodes, refusal = with_store(config, _read)
     except (StoreError, ConfigError) as exc:
         print_problem(f"the nodes in the store cannot be listed: {exc}", severity="warning")
         raise StoreUnreachable from exc
-    return announce.admin_token(config, user_dir()), [node.fields for node in nodes]
+    if refusal:
+        text = f"the store takes no writes, so that nodes show no sign of life: {refusal}"
+        print_problem(text, severity="warning")
+    return Cluster(announce.admin_token(config, user_dir()), [node.fields for node in nodes], refusal)
+
+
+async def _read(store: Store) -> tuple[list[FoundNode], str]:
+    """Return the nodes and, if all of them look dead, why the store takes no writes."""
+    nodes = await read_nodes(store)
+    if nodes and not any(node.alive for node in nodes):
+        try:
+            await store.check(SPACE)
+        except StoreError as exc:
+            return nodes, str(exc)
+    return nodes, ""
 
 
 def with_store(config: Config, work: Callable[[Store], Awaitable[T]]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,9 @@ from routecodex.cli.servers import (
     print_json,
 )
 from routecodex.cli.tables import print_problem
+
+if TYPE_CHECKING:
+    from routecodex.cli.cluster_store import Cluster
 
 _CONFIG = "routecodex.config"
 _NOT_LOCAL = "admin_not_local"
@@ -82,19 +85,23 @@ def _servers_and_nodes() -> list[AnnouncedServer]:
     cluster = _cluster()
     if cluster is None:
         return local
-    token, rows = cluster
-    nodes = [_node(row, token) for row in rows if row["id"] not in names]
+    nodes = [_node(row, cluster) for row in cluster.nodes if row["id"] not in names]
     return sorted((*local, *nodes), key=lambda server: server.id)
 
 
-def _node(row: dict[str, Any], token: str) -> AnnouncedServer:
+def _node(row: dict[str, Any], cluster: Cluster) -> AnnouncedServer:
     return AnnouncedServer(
-        id=row["id"], url=row["url"], pid=0, token=token, started_at=row["started_at"], is_alive=row["alive"]
+        id=row["id"],
+        url=row["url"],
+        pid=0,
+        token=cluster.token,
+        started_at=row["started_at"],
+        is_alive=row["alive"] or bool(cluster.refusal),
     )
 
 
-def _cluster() -> tuple[str, list[dict[str, Any]]] | None:
-    """Return the admin token and the rows of the cluster; None if the configuration names no Redis store."""
+def _cluster() -> Cluster | None:
+    """Return the cluster of the configuration; None if it names no Redis store."""
     context = click.get_current_context(silent=True)
     path = None if context is None else context.meta.get(_CONFIG)
     if not _may_name_redis(path):
@@ -148,10 +155,23 @@ def status_nodes(as_json: bool) -> None:
 
 def _all_rows() -> list[dict[str, Any]]:
     cluster = _cluster()
-    rows = [] if cluster is None else cluster[1]
+    rows = [] if cluster is None else [_judged(row, cluster) for row in cluster.nodes]
     names = {row["id"] for row in rows}
     local = [_local_row(server) for server in announcements() if server.id not in names]
     return sorted((*rows, *local), key=lambda row: str(row["id"]))
+
+
+def _judged(row: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """Return the row of a node; one that cannot show signs of life is asked itself."""
+    if row["alive"] or not cluster.refusal:
+        return row
+    try:
+        AdminClient(_node(row, cluster)).status()
+    except Unreachable:
+        return row
+    except AdminRefused:
+        pass
+    return {**row, "alive": True}
 
 
 def _local_row(server: AnnouncedServer) -> dict[str, Any]:
