@@ -13,9 +13,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.ports import free_port
 from routecodex.cli import main
 from tests.cli.process import Command, running
 from tests.kit import answers
+from tests.kit.addresses import other_address
 from tests.kit.gateway import provider
 from tests.kit.raw_client import call
 from tests.kit.redis_server import RedisServer
@@ -138,6 +140,23 @@ def let_signs_of_life_end(server: RedisServer, *ids: str) -> None:
             steps.hset(key, "d", msgspec.json.encode(row))
         steps.config_set("maxmemory", "1")
         steps.execute()
+
+
+@pytest.mark.parametrize("console", ["", "[console]\nremote = true\ninsecure_http = true\n"])
+async def test_a_node_of_another_machine_obeys_only_if_it_may(
+    tmp_path: Path, server: RedisServer, console: str
+) -> None:
+    address, port = other_address(), free_port()
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        text = config(server, up, '[clients.ann]\nkey = "k-1"\n' + console)
+        bound = f'host = "0.0.0.0"\nport = {port}\nadvertise_url = "http://{address}:{port}"\n'
+        file.write_text(text.replace("port = 0\n", bound))
+        async with node(tmp_path, "gw-1", file):
+            await eventually(lambda: alive(file) == ["gw-1"])
+            done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+    refusal = "gw-1 answers its own machine only; set remote = true under [console]"
+    assert (done.exit_code, refusal in done.stderr) == ((0, False) if console else (1, True))
 
 
 async def test_other_configurations_are_warned_of(tmp_path: Path, server: RedisServer) -> None:

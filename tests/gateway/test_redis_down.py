@@ -20,6 +20,7 @@ from tests.gateway.redis_gateway import (
     admin,
     ask,
     cluster,
+    config,
     hello,
     node,
     notices,
@@ -27,7 +28,7 @@ from tests.gateway.redis_gateway import (
     target,
 )
 from tests.kit import answers
-from tests.kit.gateway import Running
+from tests.kit.gateway import Running, serving
 from tests.kit.raw_client import call
 from tests.kit.redis_server import RedisServer
 from tests.kit.steps import Answer as UpstreamAnswer
@@ -289,6 +290,16 @@ async def test_a_node_starts_without_its_store_and_is_whole_when_it_comes(
         async with kept:
             await until_ready(one)
             assert target(await ask(one)) == (200, "second.primary.m")
+
+
+async def test_a_long_timeout_of_calls_does_not_delay_the_start(server: RedisServer) -> None:
+    async with Upstream(hello) as up:
+        text = config(up, server).replace(f"timeout_ms = {TIMEOUT_MS}", "timeout_ms = 60000")
+        with frozen(server):
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(5):
+                    one = await stack.enter_async_context(serving(text))
+                assert (await ready(one))[1]["status"] == "degraded"
 
 
 async def test_health_that_was_not_saved_is_saved_when_redis_is_back(server: RedisServer) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from routecodex.server.admin_calls import ADMIN_CALLS, RANKS, AdminEndpoint, find_call, is_listed
+from tests.kit.addresses import other_address
 from tests.kit.gateway import Running, serving
 from tests.kit.raw_client import Answer, Call, call
 from tests.server.console_client import (
@@ -241,15 +240,6 @@ async def test_answers_are_not_stored() -> None:
         for path in ("/admin/status", "/admin/me", "/admin/openapi.json", "/admin/servers", "/admin/health"):
             answer = await call(running.port, path, method="GET", headers=BEARER)
             assert (answer.status, answer.headers["cache-control"]) == (200, "no-store"), path
-
-
-def other_address() -> str:
-    """Return an address of this machine that is not loopback: a call from it looks like one of another."""
-    for rows in psutil.net_if_addrs().values():
-        for row in rows:
-            if row.family == socket.AF_INET and not row.address.startswith("127."):
-                return str(row.address)
-    pytest.skip("this machine has no address but loopback")
 
 
 async def from_elsewhere(running: Running, path: str) -> Answer:

@@ -111,12 +111,12 @@ def _without_secret(value: Any) -> str:
     raise NotImplementedError(f"{type(value)} in a configuration")
 
 
-def advertised_url(config: Config, port: int, *, towards: Sequence[HostPort]) -> str:
+def advertised_url(config: Config, port: int, *, own_address: Callable[[], str]) -> str:
     """Return the URL at which other machines reach this one; for a bind to all addresses its own address."""
     server = config.server
     if server.advertise_url:
         return server.advertise_url
-    return url_of(_own_address(towards) if _is_every_address(server.host) else server.host, port)
+    return url_of(own_address() if _is_every_address(server.host) else server.host, port)
 
 
 def _is_every_address(host: str) -> bool:
@@ -126,9 +126,12 @@ def _is_every_address(host: str) -> bool:
         return False
 
 
-def _own_address(towards: Sequence[HostPort]) -> str:
-    """Return the address from which this machine would reach one of the hosts; nothing is sent."""
-    for host, port in towards:
+def own_address_towards(hosts: Sequence[HostPort]) -> str:
+    """Return the address from which this machine would reach one of the hosts; nothing is sent to them.
+
+    It may wait for the resolution of their names.
+    """
+    for host, port in hosts:
         with contextlib.suppress(OSError):
             family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind) as probe:
@@ -144,10 +147,19 @@ class NodeRegistry:
     One worker writes it for all. A store that is not shared by several machines has no rows.
     """
 
-    def __init__(self, store: MonitoredStore, *, is_first_worker: bool, beat: float = BEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        store: MonitoredStore,
+        *,
+        is_first_worker: bool,
+        beat: float = BEAT_SECONDS,
+        own_address: Callable[[Sequence[HostPort]], str] = own_address_towards,
+    ) -> None:
         self._store = store
         self._is_used = store.kind == "redis" and is_first_worker
         self._beat = beat
+        self._own_address = own_address
+        self._draining = False
         self._config: Callable[[], Config] = Config
         self._row: NodeRow | None = None
         self._wake = asyncio.Event()
@@ -158,9 +170,8 @@ class NodeRegistry:
         if not self._is_used:
             return
         self._config = config
-        self._row = _new_row(config(), port=port, workers=workers, store=self._store.kind)
         self._store.on_return.append(self.renew)
-        self._task = asyncio.ensure_future(self._run(self._row))
+        self._task = asyncio.ensure_future(self._run(port, workers))
 
     def renew(self) -> None:
         """Write the row at once."""
@@ -168,16 +179,17 @@ class NodeRegistry:
 
     def drain(self) -> None:
         """Let the row say that this node is stopping."""
-        if self._row is not None:
-            self._row = replace(self._row, draining=True)
-            self.renew()
+        self._draining = True
+        self.renew()
 
     async def close(self) -> None:
         """Remove the row, unless another process has replaced it."""
-        if self._task is None or self._row is None:
+        if self._task is None:
             return
         self._task.cancel()
         await asyncio.wait([self._task])
+        if self._row is None:
+            return
         try:
             await self._store.update(SPACE, self._row.id, partial(_removed, self._row.instance))
         except Unchanged:
@@ -185,13 +197,15 @@ class NodeRegistry:
         except StoreError as exc:
             log.debug("the row of this node stays in the store for %g s: %s", KEPT_SECONDS, exc)
 
-    async def _run(self, row: NodeRow) -> None:
+    async def _run(self, port: int, workers: int) -> None:
+        # In a thread: while no name can be resolved, it would hold up every request.
+        row = self._row = await asyncio.to_thread(self._new_row, port, workers)
         warned = False
         while True:
             self._wake.clear()
             try:
                 twin = await self._twin(row)
-                await self._write(self._row or row)
+                await self._write(row)
                 if twin is not None and not warned:
                     warned = True
                     log.warning(_TWIN, row.id, twin.url)
@@ -200,8 +214,28 @@ class NodeRegistry:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._beat)
 
+    def _new_row(self, port: int, workers: int) -> NodeRow:
+        config = self._config()
+        config = replace(config, server=replace(config.server, port=port))
+        hosts = parse_redis_url(config.store.url).hosts
+        return NodeRow(
+            id=config.identity,
+            url=advertised_url(config, port, own_address=lambda: self._own_address(hosts)),
+            version=__version__,
+            started_at=round(time.time(), 3),
+            workers=workers,
+            config=config_digest(config),
+            store=self._store.kind,
+            instance=secrets.token_hex(8),
+        )
+
     async def _write(self, row: NodeRow) -> None:
-        current = replace(row, beat_ms=self._store.uptime().ms, config=config_digest(self._config()))
+        current = replace(
+            row,
+            beat_ms=self._store.uptime().ms,
+            config=config_digest(self._config()),
+            draining=self._draining,
+        )
         await self._store.put(SPACE, row.id, msgspec.json.encode(current), ttl=KEPT_SECONDS)
 
     async def _twin(self, row: NodeRow) -> NodeRow | None:
@@ -211,21 +245,6 @@ class NodeRegistry:
         if other is None or other.instance == row.instance or other.url == row.url:
             return None
         return other if self._store.uptime().ms - other.beat_ms <= ALIVE_MS else None
-
-
-def _new_row(config: Config, *, port: int, workers: int, store: str) -> NodeRow:
-    config = replace(config, server=replace(config.server, port=port))
-    towards = parse_redis_url(config.store.url).hosts
-    return NodeRow(
-        id=config.identity,
-        url=advertised_url(config, port, towards=towards),
-        version=__version__,
-        started_at=round(time.time(), 3),
-        workers=workers,
-        config=config_digest(config),
-        store=store,
-        instance=secrets.token_hex(8),
-    )
 
 
 def _removed(instance: str, value: bytes | None) -> None:

@@ -29,6 +29,8 @@ from routecodex.stores.uptime import STORE_CLOCK, UNKNOWN, SystemUptime
 _LAG = 0.05
 """Seconds that a timer may be late before this process counts as busy itself."""
 _PROBE_MS = 60_000
+_START_SECONDS = 2.0
+"""Seconds that the first contact may take, whatever `timeout` allows: a process starts without its store."""
 
 T = TypeVar("T")
 Send = Callable[[], Awaitable[T]]
@@ -161,7 +163,12 @@ class RedisLink:
 
     async def _connect(self) -> None:
         try:
-            await self._come_back()
+            async with asyncio.timeout(_START_SECONDS):
+                await self._come_back()
+        except TimeoutError:
+            self.circuit.fail(
+                StoreGone(f"no answer from {self.options.address.shown} in {_START_SECONDS:g} s")
+            )
         except WritesRefused as exc:
             self.circuit.refuse_writes(exc)
         except StoreError as exc:
