@@ -44,7 +44,7 @@ class DamagedValue(CallRefused):
 
 
 class Stored(Struct, frozen=True):
-    """A stored value; `expires` is in seconds since the epoch."""
+    """A stored value; `expires` is in seconds since the epoch, by the clock of this machine."""
 
     value: bytes
     version: int

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from routecodex.canon.store_url import parse_redis_url
 from routecodex.stores.cell import Cell
+from routecodex.stores.redis.options import RedisOptions
 from routecodex.stores.redis.store import RedisStore
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.nodes import add_one, eventually, nodes, open_node, value_of
+from tests.stores.test_cell import SPACE, numbers
 from tests.stores.test_cell import add_one as add_to_cell
-from tests.stores.test_cell import numbers
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +237,28 @@ async def test_the_clock_of_all_nodes_is_that_of_the_server(server: RedisServer,
         assert one.uptime().start.startswith("store:")
         assert abs(one.uptime().ms - seconds * 1000) < 60_000
         assert abs(one.uptime().ms - two.uptime().ms) < 1000
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_values_end_by_the_clock_of_the_server_whatever_that_of_the_node_says(
+    server: RedisServer, redis: Any, hours: int
+) -> None:
+    def clock() -> float:
+        return time.time() + 3600 * hours
+
+    async with nodes(server.url, 1) as (one,):
+        other = RedisStore(RedisOptions(address=parse_redis_url(server.url), timeout=5.0), clock=clock)
+        cell = Cell(other, numbers(), cached=10, ttl=None, clock=clock)
+        await one.put(SPACE, "s-1", b"1", ttl=600)
+        assert await cell.load("s-1") == 1
+        assert cell.peek("s-1") == 1
+        await one.put(SPACE, "s-1", b"2", ttl=0.3)
+
+        async def is_gone() -> bool:
+            return await cell.load("s-1") == 0
+
+        await eventually(is_gone)
+        await other.close()
 
 
 async def test_a_server_that_was_emptied_is_the_truth(

@@ -91,7 +91,13 @@ class RedisStore:
     kind = "redis"
     settle_seconds = _SETTLE_SECONDS
 
-    def __init__(self, options: RedisOptions, *, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        options: RedisOptions,
+        *,
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._writer = secrets.token_hex(4)
         self._names = KeyNames(options.prefix)
         self._table = StampTable()
@@ -102,6 +108,7 @@ class RedisStore:
         self.processes = RedisProcessRows(self._link, self._names, writer=self._writer)
         self._ids = count(1)
         self._jitter = jitter
+        self._clock = clock
         self._kept = KeptValues(_KEPT_BYTES)
         self._locks = KeyLocks()
         self._background: set[asyncio.Task[Any]] = set()
@@ -145,7 +152,7 @@ class RedisStore:
         stripe = self._stripe(space, key)
         era = await self._era()
         row = await self._link.run(READ, (stripe.generation, stripe.value(key)), writes=False)
-        stored = _stored(row, where=f"{space}/{key[:80]!r}")
+        stored = self._stored(row, where=f"{space}/{key[:80]!r}")
         self._learn(stripe, key, stored, int(row[3]), era)
         return stored
 
@@ -233,7 +240,7 @@ class RedisStore:
         generation, *rows = await self._link.run(READ_MANY, names, writes=False)
         found: list[tuple[str, Stored]] = []
         for key, row in zip(keys, rows, strict=True):
-            stored = _stored(row, where=f"{stripe.space}/{key[:80]!r}")
+            stored = self._stored(row, where=f"{stripe.space}/{key[:80]!r}")
             self._learn(stripe, key, stored, int(generation), era)
             found += [(key, stored)] if stored is not None else []
         return found
@@ -322,7 +329,9 @@ class RedisStore:
         except StoreGone:
             # What was sent has this deadline at most.
             until = f"{self._link.deadline_us():.0f}"
-            self._undo.add(LostWrite(write.stripe, write.key, id, until, source, *_former_fields(former)))
+            self._undo.add(
+                LostWrite(write.stripe, write.key, id, until, source, *self._former_fields(former))
+            )
             if not self._link.circuit.is_open:
                 self._start(self._undo_lost())
             raise
@@ -354,7 +363,7 @@ class RedisStore:
     def _outcome(self, write: KeyWrite, reply: list[Any], era: int) -> WriteDone | WriteRejected:
         stripe, key = write.stripe, write.key
         if reply[0] == b"differs":
-            stored = _stored([*reply[1:4], None], where=f"{stripe.space}/{key[:80]!r}")
+            stored = self._stored([*reply[1:4], None], where=f"{stripe.space}/{key[:80]!r}")
             self._learn(stripe, key, stored, int(reply[4]), era)
             return WriteRejected(stored)
         version = 0 if write.value is None else int(reply[1])
@@ -369,7 +378,7 @@ class RedisStore:
     def _as_stored(self, write: KeyWrite, version: int) -> Stored | None:
         if write.value is None:
             return None
-        expires = None if write.ttl is None else self._link.now_us() / 1e6 + write.ttl
+        expires = None if write.ttl is None else self._clock() + write.ttl
         return Stored(write.value, version, expires)
 
     def _on_status(self, status: Availability, _reason: StoreError | None) -> None:
@@ -415,18 +424,24 @@ class RedisStore:
         task.add_done_callback(self._background.discard)
         return task
 
+    def _stored(self, row: list[Any], *, where: str) -> Stored | None:
+        """Return the value of a row that a script returned; DamagedValue if it has no version."""
+        value, version, expires = row[:3]
+        if value is None:
+            return None
+        if version is None or not version.isdigit():
+            raise DamagedValue(f"{where} has no version: it was not written by a gateway")
+        return Stored(value, int(version), None if expires is None else int(expires) / 1000 + self._ahead())
 
-def _stored(row: list[Any], *, where: str) -> Stored | None:
-    """Return the value of a row that a script returned; DamagedValue if it has no version."""
-    value, version, expires = row[:3]
-    if value is None:
-        return None
-    if version is None or not version.isdigit():
-        raise DamagedValue(f"{where} has no version: it was not written by a gateway")
-    return Stored(value, int(version), None if expires is None else int(expires) / 1000)
+    def _former_fields(self, former: Stored | None) -> tuple[bytes, str]:
+        if former is None:
+            return b"", ""
+        expires = former.expires
+        return former.value, "" if expires is None else f"{(expires - self._ahead()) * 1000:.0f}"
 
+    def _ahead(self) -> float:
+        """Return the seconds by which this machine's clock is ahead of the server's.
 
-def _former_fields(former: Stored | None) -> tuple[bytes, str]:
-    if former is None:
-        return b"", ""
-    return former.value, "" if former.expires is None else f"{former.expires * 1000:.0f}"
+        What expires does so by the server's clock; who asks compares with the clock of the machine.
+        """
+        return self._clock() - self._link.now_us() / 1e6
