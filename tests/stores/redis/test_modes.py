@@ -214,6 +214,21 @@ async def test_a_cluster_holds_all_spaces_and_every_node_hears_of_changes(
     await lonely.close()
 
 
+async def test_weaknesses_of_every_server_of_a_cluster_are_named(cluster: list[RedisServer]) -> None:
+    hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    for number, server in enumerate(cluster):
+        with server.client() as client:
+            client.config_set("appendonly", "yes" if number else "no")
+            client.config_set("maxmemory-policy", "allkeys-lru" if number == 2 else "noeviction")
+    async with nodes(f"redis+cluster://{hosts}", 1) as (one,):
+        found = await one.describe()
+    assert {*found["persistence"].split(", ")} == {"none", "aof"}
+    assert {*found["eviction"].split(", ")} == {"noeviction", "allkeys-lru"}
+    assert sorted(text.partition(": ")[0] for text in found["warnings"]) == sorted(
+        f"127.0.0.1:{cluster[number].port}" for number in (0, 2)
+    )
+
+
 async def test_a_cluster_that_lost_a_server_is_down_until_it_is_back(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
     async with nodes(f"redis+cluster://{hosts}", 1, timeout=1.0) as (one,):

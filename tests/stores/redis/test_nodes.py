@@ -13,6 +13,7 @@ from routecodex.canon.store_url import parse_redis_url
 from routecodex.stores.cell import Cell
 from routecodex.stores.redis.options import RedisOptions
 from routecodex.stores.redis.store import RedisStore
+from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.nodes import add_one, eventually, nodes, open_node, value_of
 from tests.stores.test_cell import SPACE, numbers
@@ -111,6 +112,24 @@ def scripts_without_checks(redis: Any) -> int:
     """Return how many scripts have run that read or write a value: each begins with HMGET."""
     found: int = redis.info("commandstats")["cmdstat_hmget"]["calls"]
     return found
+
+
+async def test_a_change_that_others_forestall_64_times_is_given_up(server: RedisServer, redis: Any) -> None:
+    async with nodes(server.url, 1) as (one,):
+        await one.put("sessions", "s-1", b"1")
+        [value] = redis.keys("routecodex:{sessions.*}:v:s-1")
+        tries = 0
+
+        def forestalled(raw: bytes | None) -> bytes:
+            nonlocal tries
+            tries += 1
+            redis.hincrby(value, "n", 1)
+            return b"2"
+
+        with pytest.raises(StoreError, match="was changed by others 64 times; try again"):
+            await one.update("sessions", "s-1", forestalled)
+        assert tries == 64
+        assert await value_of(one, "sessions", "s-1") == b"1"
 
 
 async def test_a_change_that_rejects_what_is_kept_runs_again_on_what_is_stored(

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import RedisCluster
@@ -124,21 +125,29 @@ class RedisLink:
         except (RedisError, OSError) as exc:
             raise self._translated(exc) from exc
 
-    async def info(self) -> Mapping[str, Any]:
-        """Return what the server tells of itself."""
+    async def inspect(self) -> dict[str, tuple[Mapping[str, Any], str | None]]:
+        """Return the answer of each server to INFO, and its setting `save`, None if it may not be read."""
         await self.start()
         self.circuit.check(writes=False)
-        found: Mapping[str, Any] = await self._call(self._client.info)
-        return found
-
-    async def setting(self, name: str) -> str | None:
-        """Return a setting of the server; None if the user may not read it."""
+        infos = await self._ask_servers("INFO")
         try:
-            found = await self._call(lambda: self._client.execute_command("CONFIG GET", name))
+            saves = await self._ask_servers("CONFIG GET", "save")
         except StoreError:
-            return None
-        values = list(found.values()) if isinstance(found, dict) else list(found)[1:]
-        return _decoded(values[0]) if values else None
+            saves = {}
+        return {address: (info, _setting(saves.get(address))) for address, info in infos.items()}
+
+    async def _ask_servers(self, *command: str) -> dict[str, Any]:
+        """Return the answer of the server, or of each one of a cluster that takes writes, by address."""
+        client = self._client
+        if not isinstance(client, RedisCluster):
+            return {
+                self.options.address.shown: await self._call(partial(self._client.execute_command, *command))
+            }
+        primaries = {node.name: node for node in client.get_primaries()}
+        return {
+            name: await self._call(partial(client.execute_command, *command, target_nodes=node))
+            for name, node in primaries.items()
+        }
 
     async def measure(self) -> None:
         """Measure the server's clock, and note whether it lost its data."""
@@ -340,6 +349,13 @@ class _SendAgain(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def _setting(found: Any) -> str | None:
+    if found is None:
+        return None
+    values = list(found.values()) if isinstance(found, dict) else list(found)[1:]
+    return _decoded(values[0]) if values else None
 
 
 def _decoded(value: Any) -> str:

@@ -24,7 +24,7 @@ from routecodex.stores.redis import listing
 from routecodex.stores.redis.change_watch import ChangeWatch
 from routecodex.stores.redis.failures import StoreGone
 from routecodex.stores.redis.groups import RedisGroups
-from routecodex.stores.redis.inspection import server_facts
+from routecodex.stores.redis.inspection import described, server_facts
 from routecodex.stores.redis.kept_values import KeptValues, KeyLocks
 from routecodex.stores.redis.key_names import KeyNames, Stripe
 from routecodex.stores.redis.link import RedisLink
@@ -273,13 +273,8 @@ class RedisStore:
         return sorted({self._names.space_of(name) for name in names})
 
     async def describe(self) -> dict[str, Any]:
-        facts = server_facts(await self._link.info(), await self._link.setting("save"))
-        return {
-            "version": f"{facts.name} {facts.version}",
-            "persistence": facts.persistence,
-            "eviction": facts.eviction,
-            "warnings": facts.warnings,
-        }
+        found = await self._link.inspect()
+        return described({address: server_facts(*row) for address, row in found.items()})
 
     async def check(self, space: str) -> None:
         """Write a key beside the values of the space, which ends by itself."""
