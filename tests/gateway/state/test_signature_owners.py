@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -202,3 +204,50 @@ async def test_loading_owners_during_a_request_leaves_images_unchanged(tmp_path:
     assert len(up.requests) == 1
     assert b"theirs" not in up.requests[0].body
     assert b"iVBORw0KGgo=" in up.requests[0].body
+
+
+class Shared(MemoryStore):
+    """A store that several machines share; its writes wait until they are let through."""
+
+    processes = cast("Any", object())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed = asyncio.Semaphore(0)
+        self.puts = 0
+
+    async def put(self, *arguments: object, **options: object) -> int:
+        self.puts += 1
+        await self.allowed.acquire()
+        return await super().put(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
+
+
+async def test_answers_wait_for_the_write_that_has_their_signature_and_no_longer() -> None:
+    store = Shared()
+    owners = SignatureOwners(store)
+    owners.record("owner", "one")
+    first = asyncio.ensure_future(owners.save())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    owners.record("owner", "two")
+    second = asyncio.ensure_future(owners.save())
+    store.allowed.release()
+    await first
+    assert not second.done()
+    owners.record("owner", "three")
+    store.allowed.release()
+    await second
+    assert owners.unsaved
+    store.allowed.release()
+    await owners.save()
+    assert (store.puts, owners.unsaved) == (3, False)
+
+
+async def test_several_answers_share_a_write() -> None:
+    store = Shared()
+    owners = SignatureOwners(store)
+    for number in range(10):
+        owners.record("owner", f"s{number}")
+    store.allowed.release()
+    await asyncio.gather(*(owners.save() for _ in range(10)))
+    assert (store.puts, owners.unsaved) == (1, False)

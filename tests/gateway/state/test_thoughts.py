@@ -74,7 +74,7 @@ async def answer(
     for event in [*events, Finished(Finish("tool_calls"))]:
         recorder(event)
     recorder.settle()
-    if recorder.unsaved is not None:
+    if recorder.is_unsaved:
         await recorder.save()
     return recorder
 
@@ -159,7 +159,7 @@ async def test_an_answer_without_signed_reasoning_is_not_stored() -> None:
     store = Watched()
     for thought in (None, Reasoning("unsigned")):
         recorder = await answer(worker(store), "c1", thought=thought)
-        assert recorder.unsaved is None
+        assert not recorder.is_unsaved
     await answer(worker(store))
     assert await store.keys(SPACE) == []
 

@@ -263,7 +263,7 @@ class ServerToolTurn:
         if failed is None:
             self._answer.finished = True
             recorder.settle()
-            if recorder.unsaved is not None:
+            if recorder.is_unsaved:
                 await recorder.save()
             failover.settle(None)
         else:

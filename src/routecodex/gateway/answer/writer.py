@@ -107,8 +107,10 @@ class ClientWriter:
         recorder = answer.recorder
         if self._settle(answer.outcome, recorder):
             body = await self._remember(answer.outcome, self._record.target, body)
-        if recorder is not None and recorder.unsaved is not None:
+        if recorder is not None and recorder.is_unsaved:
             await recorder.save()
+        elif answer.outcome.signatures:
+            await self._save_owners()
         await self._client.send(200, self._headers(JSON), body)
 
     def _note_outcome(self, outcome: AnswerOutcome) -> None:
@@ -169,8 +171,10 @@ class ClientWriter:
             recorder = stream.recorder
             if self._settle(outcome, recorder):
                 out = await self._remember(outcome, self._record.target, out)
-            if recorder is not None and recorder.unsaved is not None:
+            if recorder is not None and recorder.is_unsaved:
                 await recorder.save()
+            elif outcome.signatures:
+                await self._save_owners()
             await client.end(out)
         except (ClientDisconnected, asyncio.CancelledError):
             if not is_counted:
@@ -215,6 +219,12 @@ class ClientWriter:
         if recorder is not None:
             recorder.settle()
         return outcome.body is not None and request.codec.name == "responses"
+
+    async def _save_owners(self) -> None:
+        """Let other nodes know the owners of signatures before the client can send them there."""
+        owners = self._services.reasoning.owners
+        if owners.unsaved:
+            await owners.save()
 
     async def _remember(self, outcome: AnswerOutcome, target: Target | None, out: bytes) -> bytes:
         """Store the answer; return its last bytes, which say so if it could not be stored."""

@@ -192,9 +192,12 @@ def _call_key(owner: str, call_id: str) -> CallKey:
 
 
 class ReasoningRecorder:
-    """Records the reasoning of one answer from its events; `unsaved` is stored before the answer ends."""
+    """Records the reasoning of one answer from its events; what `is_unsaved` is stored before it ends."""
 
-    __slots__ = ("_cache", "_calls", "_owner", "_provider", "_reasoning", "_signatures", "_texts", "unsaved")
+    __slots__ = (
+        *("_cache", "_calls", "_owner", "_provider", "_reasoning", "_signatures", "_texts", "_thoughts"),
+        "is_unsaved",
+    )
 
     def __init__(self, cache: ReasoningCache, provider: str, owner: str = "") -> None:
         self._cache = cache
@@ -204,7 +207,8 @@ class ReasoningRecorder:
         self._texts: dict[int, list[str]] = {}
         self._calls: dict[int, ToolCall] = {}
         self._signatures: dict[int, list[str]] = {}
-        self.unsaved: AnswerThoughts | None = None
+        self._thoughts: AnswerThoughts | None = None
+        self.is_unsaved = False
 
     def __call__(self, event: Event) -> None:
         handle = _HANDLERS.get(type(event))
@@ -236,6 +240,7 @@ class ReasoningRecorder:
             self._cache.owners.record(self._provider, known)
         if self._calls:
             self._keep(tuple(self._complete(index) for index in self._reasoning))
+        self.is_unsaved = self._thoughts is not None or self._cache.owners.unsaved
 
     def _keep(self, parts: tuple[Reasoning, ...]) -> None:
         """Cache the reasoning that led to calls."""
@@ -250,12 +255,15 @@ class ReasoningRecorder:
         if calls:
             thoughts = AnswerThoughts(self._provider, parts, calls)
             self._cache.keep_answer(thoughts, owner=self._owner)
-            self.unsaved = thoughts if self._cache.thoughts is not None else None
+            self._thoughts = thoughts if self._cache.thoughts is not None else None
 
     async def save(self) -> None:
-        """Store the reasoning of the answer. Never raises."""
-        thoughts, self.unsaved = self.unsaved, None
-        store = self._cache.thoughts
+        """Store the reasoning of the answer and the owners of its signatures. Never raises."""
+        thoughts, self._thoughts = self._thoughts, None
+        self.is_unsaved = False
+        store, owners = self._cache.thoughts, self._cache.owners
+        if owners.unsaved:
+            await owners.save()
         if thoughts is not None and store is not None:
             first = next(iter(self._calls.values())).id
             await store.save(first, thoughts, owner=self._owner)

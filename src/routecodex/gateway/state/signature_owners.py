@@ -1,8 +1,9 @@
 """Owners of signatures: the provider of each, in memory and in the store for later runs and other processes.
 
-Signatures are stored as digests. Every process writes its own pages in the background, so that no request
-waits for the store. The pages of other processes are read when an unknown signature is looked up and the
-stamp of the space has changed.
+Signatures are stored as digests. Every process writes its own pages: in the background, and to a store that
+several machines share before the answer with the signature ends, because the next request may reach another
+one. The pages of other processes are read when an unknown signature is looked up and the stamp of the space
+has changed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from routecodex.stores.store import Store, StoreError
 SPACE = "makers"
 PAGE = 1024
 PAGES = 64
+_SHORT_PAGE = 128
+"""Signatures of a page that is written with every answer."""
 
 _LIFE = 30 * 86_400.0
 _BYTES = 64 * 1024 * 1024
@@ -41,6 +44,13 @@ class SignatureOwners:
     def __init__(self, store: Store | None = None, *, most: int = PAGE * PAGES) -> None:
         self.has_unknown = False
         """A signature was looked up that is not known here."""
+        self.unsaved = False
+        """A signature must be saved before the answer ends that it came with."""
+        self._is_shared = store is not None and store.processes is not None
+        self._page_size = _SHORT_PAGE if self._is_shared else PAGE
+        self._pages = max(1, most // self._page_size)
+        self._round: asyncio.Future[bool] | None = None
+        """Ends with the write that is running; says whether it was made."""
         self._store = store
         self._most = most
         self._known: OrderedDict[bytes, str] = OrderedDict()
@@ -60,6 +70,7 @@ class SignatureOwners:
         self._add(digest, provider)
         if self._store is not None:
             self._page[digest] = provider
+            self.unsaved = self._is_shared
             self._schedule_write()
 
     def owner_of(self, signature: str) -> str | None:
@@ -85,8 +96,21 @@ class SignatureOwners:
             return
         with contextlib.suppress(StoreError):
             # A store that cannot be written can still be read.
-            await self._store.trim(SPACE, entries=PAGES, size=_BYTES)
+            await self._store.trim(SPACE, entries=self._pages, size=_BYTES)
         await self._read(self._store)
+
+    async def save(self) -> None:
+        """Write what was recorded until now; in an outage this process alone has it. Never raises."""
+        page, count = self._page, len(self._page)
+        while self._page is page and self._saved < count:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._writer is None or self._writer.done():
+                self._begin_writing()
+            if self._round is None:
+                self._round = asyncio.get_running_loop().create_future()
+            if not await asyncio.shield(self._round):
+                return
 
     async def flush(self) -> None:
         """Save unsaved signatures; those that a store outage refuses are lost with the process."""
@@ -119,16 +143,27 @@ class SignatureOwners:
                 count = len(self._page)
                 await store.put(SPACE, self._name, _encoded(self._page), ttl=_LIFE)
                 self._saved = count
-                if count == len(self._page) >= PAGE:
+                self.unsaved = self._is_shared and count < len(self._page)
+                is_full = count == len(self._page) >= self._page_size
+                if is_full:
                     self._page, self._name, self._saved = {}, _new_name(), 0
-                    await store.trim(SPACE, entries=PAGES, size=_BYTES)
+                self._end_round(True)
+                if is_full:
+                    await store.trim(SPACE, entries=self._pages, size=_BYTES)
         except StoreError as exc:
             logger.debug("the owners of signatures cannot be saved now: %s", exc)
+        finally:
+            self._end_round(False)
+
+    def _end_round(self, is_written: bool) -> None:
+        ended, self._round = self._round, None
+        if ended is not None and not ended.done():
+            ended.set_result(is_written)
 
     async def _read(self, store: Store) -> None:
         stamp = store.stamp(SPACE)
         try:
-            for _, stored in await store.read_all(SPACE, most=PAGES):
+            for _, stored in await store.read_all(SPACE, most=self._pages):
                 for digest, provider in _decoded(stored.value):
                     self._add(digest, provider)
         except StoreError as exc:

@@ -1,0 +1,92 @@
+"""Signatures stay with the provider that made them, whichever node sees them next."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import answers, asking
+from tests.kit.answers.model_answer import ReasoningPiece
+from tests.kit.gateway import Running, provider, serving
+from tests.kit.raw_client import Answer, call
+from tests.kit.redis_server import RedisServer
+from tests.kit.upstream import Upstream
+
+SIGNATURE = ReasoningPiece("").signature
+CLOCK = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\nhold_max_ms = 0\n"
+streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    running = RedisServer(tmp_path / "redis")
+    yield running
+    running.thaw()
+    running.kill()
+
+
+@contextlib.asynccontextmanager
+async def two_nodes(
+    server: RedisServer, owner: Upstream, other: Upstream, more: str = ""
+) -> AsyncIterator[list[Running]]:
+    config = (
+        f'[server]\nport = 0\n[store]\nurl = "{server.url}"\ntimeout_ms = 2000\n'
+        + provider("owner", "messages", owner)
+        + provider("other", "messages", other)
+        + '[routing]\ndefault = ["owner.m"]\n'
+        + more
+    )
+    async with serving(config) as one, serving(config) as two:
+        yield [one, two]
+
+
+async def ask(node: Running, upstream: Upstream, protocol: str = "messages", *, stream: bool) -> Answer:
+    upstream.queue(answers.thinking("messages", "Hm.", "Yes.", stream))
+    path = asking.path(protocol, stream=stream, model="owner.m")
+    answer = await call(node.port, path, asking.body(protocol, stream=stream, model="owner.m"))
+    asking.check(protocol, answer, stream=stream)
+    return answer
+
+
+@streaming
+async def test_a_signature_is_kept_from_another_provider_on_another_node(
+    server: RedisServer, stream: bool
+) -> None:
+    async with Upstream() as owner, Upstream() as other, two_nodes(server, owner, other) as (one, two):
+        assert SIGNATURE.encode() in (await ask(one, owner, stream=stream)).body
+        other.queue(answers.text("messages", "Well.", False))
+        block = {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
+        messages: list[Any] = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]},
+            {"role": "user", "content": "And now?"},
+        ]
+        body = {"model": "other.m", "max_tokens": 9, "messages": messages}
+        answer = await call(two.port, "/v1/messages", body)
+        assert answer.status == 200
+        assert "dropped reasoning" in answer.headers["x-routecodex-notice"]
+        assert SIGNATURE.encode() not in other.requests[0].body
+
+
+@streaming
+@pytest.mark.parametrize("more", ["", CLOCK], ids=["plain", "server tools"])
+@pytest.mark.parametrize("protocol", ["messages", "responses"])
+async def test_owners_are_stored_before_the_last_byte_of_the_answer(
+    server: RedisServer, protocol: str, more: str, stream: bool
+) -> None:
+    async with Upstream() as owner, Upstream() as other, two_nodes(server, owner, other, more) as (one, _):
+        await ask(one, owner, protocol, stream=stream)
+        with server.client() as client:
+            assert client.keys("routecodex:{makers.0}:v:*")
+
+
+async def test_an_outage_costs_no_answer(server: RedisServer) -> None:
+    async with Upstream() as owner, Upstream() as other, two_nodes(server, owner, other) as (one, _):
+        server.kill()
+        for stream in (False, True):
+            assert (await ask(one, owner, stream=stream)).status == 200
+        server.start()
