@@ -117,6 +117,7 @@ async def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_master(
     try:
         await eventually(lambda: is_up(one))
         await one.put("sessions", "s-1", b"1")
+        assert await value_of(one, "sessions", "s-1") == b"1"
     finally:
         for frozen in sentinels[:2]:
             frozen.thaw()
