@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -200,6 +201,38 @@ async def test_due_reminders_wait_while_the_store_is_down(server: RedisServer) -
         await eventually(lambda: has_status(one, "ok"))
         await ask(one)
         assert reminded(up) == 1
+
+
+async def test_a_node_that_stops_gives_its_marks_back(tmp_path: Path, server: RedisServer) -> None:
+    """Another node tells the reminder at once, long before the lease would end."""
+    event = asyncio.Event()
+
+    def reply(request: Request) -> UpstreamAnswer:
+        if len(up.requests) == 1:
+            return Steps([Wait(event)], headers={"content-type": "application/json"})
+        return answers.text("chat", "hi", answers.wants_stream(request))
+
+    more = config("lease_ms = 3600000\nhold_max_ms = 20000\n")
+    async with watcher(server) as store, cluster(server, 1, more=more, reply=reply) as (up, [other]):
+        file = tmp_path / "node.toml"
+        file.write_text(node_config(up, server, number=7, more=more).replace(f"= {TIMEOUT_MS}", "= 2000"))
+        await schedule(store, now_ms())
+        async with process.running(tmp_path, "serve", "--config", str(file)) as command:
+            port = await command.port()
+            body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
+            under_way = asyncio.ensure_future(
+                call(port, "/v1/chat/completions", body, headers={"x-session-id": SESSION})
+            )
+            await up.received()
+            assert (await stored_task(store)).get("reservation")
+            command.signal(signal.SIGTERM)
+            assert (await under_way).status == 503
+            assert await command.ended() == 0
+        event.set()
+        assert not (await stored_task(store)).get("reservation")
+        await ask(other)
+        assert reminded(up) == 2
+        await eventually(lambda: is_delivered(store))
 
 
 async def test_a_node_killed_before_the_first_byte_has_its_reminder_told_by_another(

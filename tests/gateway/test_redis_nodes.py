@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.gateway.state.key_health import KeyHealth
-from routecodex.routing.registry import Target
+from routecodex.gateway.state.probes import SPACE as PROBES
+from routecodex.gateway.state.probes import Probes
+from routecodex.routing.registry import Selector, Target
 from routecodex.server.node_registry import read_nodes
 from routecodex.stores.redis.store import RedisStore
 from tests.gateway.continuation_gateway import SET_STOP_MESSAGE
@@ -123,6 +127,47 @@ async def test_a_half_open_breaker_lets_one_probe_of_all_nodes_through(server: R
         assert len(first) == 1
         event.set()
         await asyncio.gather(*asked)
+
+
+async def test_a_node_that_stops_gives_its_probe_back(server: RedisServer) -> None:
+    event = asyncio.Event()
+
+    def reply(request: Request) -> UpstreamAnswer:
+        return Steps([Wait(event)], headers={"content-type": "application/json"})
+
+    store = open_node(server.url)
+    async with cluster(server, 1, reply=reply) as (up, [one]):
+        await open_breaker(server, ago=6.0)
+        under_way = asyncio.ensure_future(ask(one, session=""))
+        await up.received()
+        assert await store.keys(PROBES) == ["first.primary.m"]
+        await one.service.stop()
+        with contextlib.suppress(Exception):
+            await under_way
+        assert await store.keys(PROBES) == []
+        event.set()
+    await store.close()
+
+
+async def test_the_lease_of_a_probe_ends_by_the_clock_of_the_store(server: RedisServer) -> None:
+    stores = [open_node(server.url) for _ in range(2)]
+    key = Selector("first", "primary", "m")
+    held: list[bool] = []
+    for store, ahead in zip(stores, (0, 86_400), strict=True):
+        await store.get("health.probes", "first")
+        probes = Probes(store, clock=partial(clock_ahead, ahead), wait_saved=nothing_to_save)
+        held.append(await probes.lease([key], clock_ahead(ahead), by="a request"))
+    assert held == [True, False]
+    for store in stores:
+        await store.close()
+
+
+def clock_ahead(seconds: float) -> float:
+    return time.time() + seconds
+
+
+async def nothing_to_save() -> None:
+    pass
 
 
 async def open_breaker(server: RedisServer, *, ago: float) -> None:
