@@ -11,6 +11,7 @@ import pytest
 
 from tests.gateway.redis_gateway import ask, cluster, ready
 from tests.kit.gateway import Running
+from tests.kit.raw_client import call
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.nodes import eventually
 
@@ -96,3 +97,26 @@ async def test_an_outage_of_the_counters_is_logged_once_and_its_end_once(
         "limits cannot be counted",
         "limits are counted again",
     ]
+
+
+async def test_steps_of_limits_are_among_the_calls_of_the_store(server: RedisServer) -> None:
+    async with cluster(server, 1, more=LIMITED.format(limit="100 requests/day")) as (_, [one]):
+        before = await updates(one)
+        assert (await ask(one, key="key-laptop", session="")).status == 200
+        assert (await updates(one))["count"] > before["count"]
+        server.kill()
+        assert (await ask(one, key="key-laptop", session="")).status == 503
+        assert (await updates(one))["errors"] > before["errors"]
+        server.start()
+
+
+async def updates(running: Running) -> dict[str, float]:
+    """Return how often values were changed, and how often that failed."""
+    headers = {"authorization": "Bearer key-free"}
+    text = (await call(running.port, "/metrics", method="GET", headers=headers)).body.decode()
+    names = {
+        "count": 'routecodex_store_seconds_count{op="update",worker="0"}',
+        "errors": 'routecodex_store_errors_total{op="update",worker="0"}',
+    }
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(lines[series]) for name, series in names.items()}

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -23,6 +23,8 @@ from routecodex.stores.store import (
     Availability,
     CallRefused,
     Change,
+    GroupChange,
+    GroupUpdates,
     OnAvailability,
     Place,
     Store,
@@ -74,7 +76,7 @@ class MonitoredStore:
         """Called when the store can be used again."""
         self.kind = store.kind
         self.settle_seconds = store.settle_seconds
-        self.groups = store.groups
+        self.groups = None if store.groups is None else MonitoredGroups(store.groups, self)
         self.processes = store.processes
         self.returns = 0
         """Times that the store came back."""
@@ -147,6 +149,10 @@ class MonitoredStore:
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         return await self._timed("trim", self._store.trim(space, entries=entries, size=size), space, None)
+
+    async def update_group(self, update: Awaitable[T], space: str) -> T:
+        """Await a change of several values as a call of the store."""
+        return await self._timed("update", update, space, None)
 
     async def spaces(self) -> list[str]:
         return await self._store.spaces()
@@ -249,3 +255,17 @@ class MonitoredStore:
         self._failed.clear()
         for listener in self.on_return:
             listener()
+
+
+class MonitoredGroups:
+    """Changes of several values, timed and counted like those of one."""
+
+    def __init__(self, groups: GroupUpdates, store: MonitoredStore) -> None:
+        self._groups = groups
+        self._store = store
+
+    async def update(
+        self, space: str, keys: Sequence[str], change: GroupChange[T], *, id: str, ttl: float
+    ) -> T:
+        update = self._groups.update(space, keys, change, id=id, ttl=ttl)
+        return await self._store.update_group(update, space)
