@@ -15,6 +15,7 @@ from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.redis_server import RedisServer
 from tests.kit.upstream import Upstream
+from tests.stores.redis.nodes import eventually
 
 SIGNATURE = ReasoningPiece("").signature
 CLOCK = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\nhold_max_ms = 0\n"
@@ -57,7 +58,11 @@ async def test_a_signature_is_kept_from_another_provider_on_another_node(
     server: RedisServer, stream: bool
 ) -> None:
     async with Upstream() as owner, Upstream() as other, two_nodes(server, owner, other) as (one, two):
+        store = two.service.gateway.store
+        before = store.stamp("makers")
         assert SIGNATURE.encode() in (await ask(one, owner, stream=stream)).body
+        # Nodes hear of a change within 100 ms.
+        await eventually(lambda: store.stamp("makers") != before)
         other.queue(answers.text("messages", "Well.", False))
         block = {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
         messages: list[Any] = [
