@@ -16,7 +16,7 @@ from routecodex.telemetry.exporter import ExportOptions, QueuedTrace, SpanExport
 from routecodex.telemetry.request_trace import Tracer
 from routecodex.telemetry.span import INTERNAL, Resource, Span, SpanShape
 from tests.kit.collector import Collector, partial_success
-from tests.kit.steps import Answer, Hang, Json, Raw
+from tests.kit.steps import Answer, Hang, Json, Raw, Send
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SHAPE = SpanShape("one", INTERNAL, [])
@@ -126,6 +126,30 @@ async def test_any_other_failure_is_final(status: int) -> None:
     ):
         exporter.add(1, 3)
         await counts(exporter, 0, 3)
+    assert len(collector.requests) == 1
+
+
+LONG = b"x" * 100_000
+CUT_OFF = b"HTTP/1.1 %d Status\r\ncontent-type: text/plain\r\ncontent-length: 100\r\n\r\nbroken"
+
+
+@pytest.mark.parametrize("answer", [Json(200, LONG), Raw([Send(CUT_OFF % 200)])], ids=["too long", "cut off"])
+async def test_spans_that_were_taken_are_not_sent_again_if_the_rest_of_the_answer_is_unreadable(
+    answer: Answer,
+) -> None:
+    async with Collector() as collector, exporting(options(collector.url)) as exporter:
+        collector.queue(answer)
+        exporter.add(1, 2)
+        await counts(exporter, 2, 0)
+    assert len(collector.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [Json(413, LONG), Raw([Send(CUT_OFF % 400)])], ids=["too long", "cut off"])
+async def test_a_final_failure_is_final_if_its_text_is_unreadable(answer: Answer) -> None:
+    async with Collector() as collector, exporting(options(collector.url)) as exporter:
+        collector.queue(answer)
+        exporter.add(1, 2)
+        await counts(exporter, 0, 2)
     assert len(collector.requests) == 1
 
 

@@ -234,15 +234,11 @@ class SpanExporter(Generic[T]):
                 body=body,
                 timeouts=_TIMEOUTS,
             )
-            try:
-                answer = await response.read(_RESPONSE_LIMIT)
-            finally:
-                response.close()
         except UpstreamError as error:
             raise _Refused(error.detached().message, 0.0) from None
         except GatewayError as error:
             raise _Refused(error.detached().message, None) from None
-        return _judge(response, answer)
+        return _judge(response, await _body_of(response))
 
     def _note_failure(self, reason: str, options: ExportOptions) -> None:
         if not self._is_failing:
@@ -255,6 +251,16 @@ class SpanExporter(Generic[T]):
         if self._is_failing:
             log.info("traces reach %s again; %d spans were dropped", _shown(options.url), self.dropped)
         self._is_failing = False
+
+
+async def _body_of(response: HttpResponse) -> bytes:
+    """Return the body, empty if it is cut off or too long: the status alone says what became of the spans."""
+    try:
+        return await response.read(_RESPONSE_LIMIT)
+    except UpstreamError:
+        return b""
+    finally:
+        response.close()
 
 
 def _shown(url: str) -> str:
