@@ -22,6 +22,7 @@ check          checks that the parts fit together; check_routes checks targets, 
                the console, check_capture the captures, check_store the store
 exposure       finds keys in a file that other users can read
 problems       `Problem`: place, message and fix
+http_values    URLs and header fields that can be sent
 values         `Secret`, a value that is never shown; bounds of durations
 reference      writes docs/configuration.md and the JSON schema
 """

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from routecodex.config.check_capture import check_capture
 from routecodex.config.check_console import check_console
@@ -14,14 +14,12 @@ from routecodex.config.check_prices import check_prices
 from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_routes
 from routecodex.config.check_store import check_store
 from routecodex.config.check_teams import check_teams
+from routecodex.config.http_values import header_fault, is_header_value, is_host, split_url
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
 from routecodex.config.providers import DISCOVERED, ModelConfig, Protocol, ProviderConfig
 from routecodex.config.server_tools import WebSearchHttpConfig
 from routecodex.config.telemetry import TelemetryConfig
-
-_VISIBLE = re.compile(r"[!-~]+\Z")
-_HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+\Z")
 
 
 def is_loopback(host: str) -> bool:
@@ -32,19 +30,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def split_url(url: str) -> SplitResult | None:
-    """Return the parts of an http(s) URL that can be requested unchanged, or None if it is not one."""
-    try:
-        parts = urlsplit(url)
-        host = (parts.hostname or "").encode("idna").decode()
-        usable = parts.scheme in {"http", "https"} and _HOST.match(host) and parts.port != 0
-    except ValueError:
-        return None
-    # urlsplit silently removes line breaks, and a request line must be ASCII.
-    below = url.partition("://")[2].partition("/")[2]
-    return parts if usable and (not below or _VISIBLE.match(below)) and url.isprintable() else None
 
 
 def is_time_server(text: str) -> bool:
@@ -61,16 +46,6 @@ def is_time_server(text: str) -> bool:
 _INSTRUCTION_KEYWORDS = frozenset({"clear", "clock", "help", "status", "stopmessage"})
 _VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*\Z")
-
-_GATEWAY_HEADERS = frozenset(
-    (
-        *("connection", "content-length", "expect", "host", "keep-alive"),
-        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
-    )
-)
-"""Headers that follow from the URL and the body; the gateway sets them itself."""
 _URL_FIX = "write https:// or http://, a host, and a port if needed"
 
 
@@ -161,17 +136,9 @@ def _same_keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]
 
 def _headers(headers: Mapping[str, str], place: ConfigPath) -> Iterator[Problem]:
     for name, value in headers.items():
-        at = (*place, name)
-        if not _HEADER_NAME.match(name):
-            yield Problem(at, f"{quoted(name)} is not a valid header name", "use letters, digits and -")
-        elif name.lower() in _GATEWAY_HEADERS:
-            yield Problem(at, "is set by the gateway itself", "remove it")
-        elif not _HEADER_VALUE.match(value):
-            yield Problem(
-                at,
-                "contains a character that is not allowed in a header",
-                "remove line breaks and other control characters",
-            )
+        fault = header_fault(name, value)
+        if fault is not None:
+            yield Problem((*place, name), *fault)
 
 
 def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
@@ -181,7 +148,7 @@ def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
         yield _not_a_url(row.url, (*place, "url"), hidden)
     elif row.url is not None and "@" in row.url.partition("://")[2].partition("/")[0]:
         yield Problem((*place, "url"), "contains a user name or password", "put the key in key or headers")
-    if row.key is not None and not _HEADER_VALUE.match(row.key.reveal()):
+    if row.key is not None and not is_header_value(row.key.reveal()):
         yield Problem(
             (*place, "key"),
             "contains a character that is not allowed in a header",
@@ -366,7 +333,7 @@ def _origin_fix(text: str) -> str:
     parts = split_url(text)
     if parts is not None:
         return "write " + quoted(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
-    if "://" not in text and _HOST.match(text.partition(":")[0]):
+    if "://" not in text and is_host(text.partition(":")[0]):
         return "write " + quoted(f"https://{text}") + " or " + quoted(f"http://{text}")
     return "write scheme://host or scheme://host:port"
 

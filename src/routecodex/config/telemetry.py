@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from msgspec import Meta, Struct, field
 
+from routecodex.config.http_values import header_fault, split_url
 from routecodex.config.problems import ConfigPath, Problem, warning
 from routecodex.config.values import DAY_MS, Secret
 
@@ -97,7 +98,7 @@ def fill_telemetry(
         if name is None:
             continue
         try:
-            filled[key] = read(environ[name].strip())
+            filled[key] = read(_text(environ[name].strip()))
         except ValueError as exc:
             message = f"{name} {exc}, so it is ignored"
             problems.append(warning(("telemetry", key), message, f"correct {name}, or set {key} in the file"))
@@ -120,14 +121,19 @@ def _places(filled: Mapping[str, Any]) -> frozenset[ConfigPath]:
     return frozenset(places)
 
 
+def _text(text: str) -> str:
+    # Bytes that are not UTF-8 come as halves of characters (PEP 383), which no encoding of spans can hold.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("is not UTF-8")
+    return text
+
+
 def _url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
+    parts = split_url(text)
+    if parts is None:
         raise ValueError("is not an http or https URL")
+    if "@" in parts.netloc:
+        raise ValueError("contains a user name or password")
     return text
 
 
@@ -149,7 +155,10 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _headers(text: str) -> dict[str, str]:
-    return {name.lower(): value for name, value in _pairs(text).items()}
+    headers = {name.lower(): value for name, value in _pairs(text).items()}
+    if any(header_fault(name, value) for name, value in headers.items()):
+        raise ValueError("has a header that cannot be sent")
+    return headers
 
 
 def _share(text: str) -> float:
