@@ -80,6 +80,38 @@ def assert_attempt(found: dict[str, Any], protocol: str, *, stream: bool, port: 
     assert tokens.keys() >= {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"}
 
 
+TOKENS = {"input_tokens": 1200, "output_tokens": 60, "cache_read.input_tokens": 1000}
+WRITTEN = {"cache_creation.input_tokens": 100}
+REASONING = {"reasoning.output_tokens": 32}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "parts"),
+    [
+        ("chat", REASONING),
+        ("responses", WRITTEN | REASONING),
+        ("messages", WRITTEN | REASONING),
+        ("gemini", REASONING),
+    ],
+)
+async def test_an_attempt_has_the_tokens_that_its_provider_reported(
+    protocol: str, parts: dict[str, int]
+) -> None:
+    async with (
+        Upstream(lambda _: counted(protocol, False)) as up,
+        traced(one_target(protocol, up)) as gateway,
+    ):
+        await gateway.ask(protocol)
+    (attempt,) = gateway.children
+    prefix = "gen_ai.usage."
+    found = {
+        name.removeprefix(prefix): count
+        for name, count in attempt.attributes.items()
+        if name.startswith(prefix)
+    }
+    assert found == TOKENS | parts
+
+
 async def test_the_resource_names_the_server_and_the_scope_the_program() -> None:
     async with (
         Upstream(lambda _: counted("chat", False)) as up,
@@ -125,7 +157,14 @@ async def test_the_model_is_named_as_its_provider_names_it() -> None:
 
 @pytest.mark.parametrize(
     ("preset", "protocol", "name"),
-    [("deepseek", "chat", "deepseek"), ("gemini", "gemini", "gcp.gemini"), ("openrouter", "chat", "up")],
+    [
+        ("deepseek", "chat", "deepseek"),
+        ("gemini", "gemini", "gcp.gemini"),
+        ("openai", "chat", "openai"),
+        ("openai-responses", "responses", "openai"),
+        ("anthropic", "messages", "anthropic"),
+        ("openrouter", "chat", "up"),
+    ],
 )
 async def test_a_preset_has_its_well_known_provider_name(preset: str, protocol: str, name: str) -> None:
     async with (

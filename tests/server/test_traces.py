@@ -216,12 +216,15 @@ async def test_the_log_line_has_the_id_of_the_trace(tmp_path: Path) -> None:
         text = collector.config() + one_target("chat", up) + '[store]\nurl = "memory:"\n'
         service = Service(loads(text, environ={}), home=tmp_path)
         _, port = await service.start()
-        await call(port, "/v1/chat/completions", asking.body("chat", stream=False), headers=SAMPLED)
+        sent = {**SAMPLED, "x-request-id": "mine"}
+        answer = await call(port, "/v1/chat/completions", asking.body("chat", stream=False), headers=sent)
         await call(port, "/v1/chat/completions", {"model": 1}, headers=SAMPLED)
         await service.stop()
     (log,) = tmp_path.rglob("requests.jsonl")
     lines = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
     assert [(line["status"], line["trace_id"]) for line in lines] == [(200, TRACE), (400, TRACE)]
+    assert lines[0]["request"] == answer.headers["x-request-id"]
+    assert lines[0]["client_request_id"] == "mine"
 
 
 async def metrics(port: int) -> dict[str, float]:

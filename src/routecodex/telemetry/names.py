@@ -77,6 +77,7 @@ OI_OUTPUT_MESSAGE = "llm.output_messages"
 
 WELL_KNOWN_PROVIDERS: Mapping[str, str] = {
     "openai": "openai",
+    "openai-responses": "openai",
     "anthropic": "anthropic",
     "gemini": "gcp.gemini",
     "deepseek": "deepseek",
