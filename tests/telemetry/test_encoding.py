@@ -94,6 +94,13 @@ def test_any_attributes_survive_both_encodings(attributes: dict[str, str]) -> No
     assert first.attributes == attributes
 
 
+@pytest.mark.parametrize("name", ["n", "name" * 30, "name" * 40])
+def test_texts_around_the_length_of_a_single_byte_survive(name: str) -> None:
+    for size in range(280):
+        (first,), (second,) = both(span([], own=[(name, "x" * size)]))
+        assert first.attributes == second.attributes == {name: "x" * size}
+
+
 def test_half_a_character_is_replaced_in_both_encodings() -> None:
     (first,), (second,) = both(span([("text", "a\ud800b")]))
     assert first.attributes == second.attributes == {"text": "a?b"}

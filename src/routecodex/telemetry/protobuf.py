@@ -27,6 +27,8 @@ CONTENT_TYPE = "application/x-protobuf"
 _FIXED64 = struct.Struct("<Q")
 _DOUBLE = struct.Struct("<d")
 _MASK = (1 << 64) - 1
+_SHORT = 0x7D
+"""Bytes of a text whose length, also that of the message around it, is a single byte."""
 
 
 def encode_request(resource: Resource, spans: Iterable[Span]) -> bytes:
@@ -82,12 +84,24 @@ def _shape(shape: SpanShape) -> bytes:
 
 def _attribute(number: int, name: str, value: AttributeValue) -> bytes:
     """Return a KeyValue as a field."""
-    if type(value) is int and 0 <= value < 0x4000:
-        # Counts of tokens, mostly: written without further calls.
-        text = _name(name)
-        count = b"\x12\x02\x18%b" % _SINGLE[value] if value < 0x80 else b"\x12\x03\x18%b" % _varint(value)
-        return b"%b%b%b%b" % (_SINGLE[number << 3 | 2], _SINGLE[len(text) + len(count)], text, count)
-    return _bytes(number, _name(name) + _bytes(2, _any_value(value)))
+    # Most values of a span are short: they are written without further calls.
+    if type(value) is str:
+        text = value.encode("utf-8", "replace")
+        size = len(text)
+        if size > _SHORT:
+            return _bytes(number, _name(name) + _bytes(2, _bytes(1, text)))
+        encoded = b"\x12%b\x0a%b%b" % (_SINGLE[size + 2], _SINGLE[size], text)
+    elif type(value) is int and 0 <= value < 0x4000:
+        encoded = b"\x12\x02\x18%b" % _SINGLE[value] if value < 0x80 else b"\x12\x03\x18%b" % _varint(value)
+    elif type(value) is float:
+        encoded = b"\x12\x09\x21%b" % _DOUBLE.pack(value)
+    else:
+        encoded = _bytes(2, _any_value(value))
+    key = _name(name)
+    size = len(key) + len(encoded)
+    if size > _SHORT:
+        return _bytes(number, key + encoded)
+    return b"%b%b%b%b" % (_SINGLE[number << 3 | 2], _SINGLE[size], key, encoded)
 
 
 @lru_cache(maxsize=256)
