@@ -15,6 +15,7 @@ from routecodex.cli import main
 from routecodex.protocols import grammar
 from tests.cli.process import Command, running, serve, until
 from tests.kit import answers, asking
+from tests.kit.collector import Collector
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Upstream
@@ -36,6 +37,33 @@ async def test_it_says_on_stderr_where_it_listens_and_serves_there(tmp_path: Pat
         assert await command.ended() == 0
     assert command.out == []
     assert command.err[0] == f"routecodex listens on http://127.0.0.1:{port}"
+
+
+OTLP_KEY = "key-of-a-collector"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_variables_turn_traces_on_and_sigterm_sends_what_waits(
+    tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-key={OTLP_KEY}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "of-a-process")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+        async with serve(tmp_path, DEMO, "--workers", workers) as command:
+            port = await command.port()
+            body = asking.body("chat", stream=False, model="demo.demo-1")
+            assert (await call(port, "/v1/chat/completions", body)).status == 200
+            assert collector.requests == []
+            command.signal()
+            assert await command.ended() == 0
+    assert sorted(span.kind for span in collector.spans) == ["CLIENT", "SERVER"]
+    assert {span.resource["service.name"] for span in collector.spans} == {"of-a-process"}
+    (sent,) = collector.requests
+    assert (sent.headers["content-type"], sent.headers["x-key"]) == ("application/json", OTLP_KEY)
+    assert OTLP_KEY not in command.text
 
 
 async def test_a_port_that_is_taken_is_told_with_a_fix_and_exit_code_1(tmp_path: Path) -> None:

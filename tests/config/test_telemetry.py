@@ -25,6 +25,13 @@ def test_without_an_address_traces_are_off() -> None:
     assert TelemetryConfig().url is None
 
 
+def test_the_defaults_are_those_of_the_documents() -> None:
+    found = telemetry('endpoint = "http://c:4318"')
+    assert (found.protocol, found.service_name, found.sample) == ("http/protobuf", "routecodex", 1.0)
+    assert (found.content, found.openinference) == (False, False)
+    assert (found.batch_ms, found.queue) == (5000, 2048)
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [

@@ -8,11 +8,12 @@ import email.utils
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 
 import pytest
 
 from routecodex.providers.http import HttpClient
-from routecodex.telemetry.exporter import ExportOptions, QueuedTrace, SpanExporter
+from routecodex.telemetry.exporter import PAUSES, ExportOptions, QueuedTrace, SpanExporter
 from routecodex.telemetry.request_trace import Tracer
 from routecodex.telemetry.span import INTERNAL, Resource, Span, SpanShape
 from tests.kit.collector import Collector, partial_success
@@ -171,6 +172,10 @@ async def test_a_batch_is_given_up_after_the_last_pause() -> None:
         exporter.add(1, 2)
         await counts(exporter, 0, 2)
     assert len(collector.requests) == 3
+
+
+def test_every_pause_before_a_retry_is_longer_than_the_last() -> None:
+    assert all(after > before > 0 for before, after in pairwise(PAUSES))
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
