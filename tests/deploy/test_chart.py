@@ -103,6 +103,15 @@ def test_selectors_select_the_pods(program: Path, tmp_path: Path) -> None:
     assert monitored.items() <= objects["Service"]["metadata"]["labels"].items()
 
 
+def test_prometheus_scrapes_the_port_of_the_service(program: Path, tmp_path: Path) -> None:
+    objects = rendered(program, tmp_path, chart.EVERY_OPTION)
+    (endpoint,) = objects["ServiceMonitor"]["spec"]["endpoints"]
+    (port,) = objects["Service"]["spec"]["ports"]
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert (endpoint["path"], endpoint["port"], endpoint["interval"]) == ("/metrics", port["name"], "30s")
+    assert port["targetPort"] == container["ports"][0]["name"]
+
+
 def test_autoscaling_replaces_the_number_of_replicas(program: Path, tmp_path: Path) -> None:
     objects = rendered(program, tmp_path, chart.EVERY_OPTION)
     assert "replicas" not in objects["Deployment"]["spec"]

@@ -78,6 +78,11 @@ def test_compose_runs_three_gateways_one_valkey_and_nginx() -> None:
     assert sorted(named) == sorted(compose()["volumes"])
     ids = [services[f"gateway-{number}"]["environment"]["ROUTECODEX_SERVER_ID"] for number in (1, 2, 3)]
     assert ids == ["gateway-1", "gateway-2", "gateway-3"]
+    files = {volume for one in services.values() for volume in one["volumes"] if volume.startswith(".")}
+    assert files == {
+        "./config.toml:/etc/routecodex/config.toml:ro",
+        "./nginx.conf:/etc/nginx/nginx.conf:ro",
+    }
 
 
 @pytest.mark.parametrize("name", compose()["services"])
