@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 5520
 SECONDS ?= 60
 MINUTES ?= 10
-# Processes of a test run; 0 runs the tests in pytest's own process, where a debugger works.
+# Processes of a test run, three for every two cores; 0 runs the tests in pytest's own process, where a debugger works.
 JOBS ?= logical
 
 # The bytecode of the tests, with its rewritten asserts, takes half a minute to make.
@@ -77,9 +77,10 @@ deploy-check: $(VENV)/.dev
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT) $(if $(TRAFFIC),--traffic)
 
-# All tests; of those that run real coding agents one per agent. A file runs in one process, the files side by side.
+# All tests; of those that run real coding agents one per agent. A file runs in one process, the files side by side. A
+# process that dies ends the run: one that replaced it would run the same tests again.
 SHORT := -m "not agents and not wheels or short"
-PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: $(VENV)/.dev $(SDKS) $(AGENTS) $(UI)
 	$(BIN)/python -m pytest $(SHORT) $(PARALLEL) $(ARGS)
 

@@ -38,6 +38,8 @@ class Command:
             lines.append(line.decode().rstrip("\n"))
             async with self._news:
                 self._news.notify_all()
+        async with self._news:
+            self._news.notify_all()
 
     @property
     def text(self) -> str:
@@ -45,18 +47,19 @@ class Command:
         return "\n".join(self.err)
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait until stdout or stderr has a line that matches."""
+        """Wait until stdout or stderr has a line that matches; fail when the command has ended without."""
 
         def find() -> re.Match[str] | None:
             return next(filter(None, (re.search(pattern, line) for line in (*self.out, *self.err))), None)
 
-        async with self._news:
-            try:
-                await asyncio.wait_for(self._news.wait_for(find), _PATIENCE)
-            except TimeoutError:
-                raise AssertionError(f"never said {pattern!r}:\n{self.text}") from None
+        def has_ended() -> bool:
+            return all(reader.done() for reader in self._readers)
+
+        with contextlib.suppress(TimeoutError):
+            async with self._news:
+                await asyncio.wait_for(self._news.wait_for(lambda: find() or has_ended()), _PATIENCE)
         found = find()
-        assert found is not None
+        assert found is not None, f"never said {pattern!r}:\n{self.text}"
         return found
 
     async def port(self) -> int:
