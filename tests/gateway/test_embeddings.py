@@ -66,7 +66,7 @@ async def test_no_provider_sees_a_tag_in_the_input(input: Any, expected: Any) ->
 @pytest.mark.parametrize(("status", "expected"), [(400, 400), (404, 404), (429, 429), (401, 424), (500, 502)])
 async def test_a_providers_error_is_passed_on(status: int, expected: int) -> None:
     async with Upstream(lambda _: answers.error("chat", status, "no such dimensions", retry_after="9")) as up:
-        answer = await embed(one_target("chat", up))
+        answer = await embed(one_target("chat", up) + "[routing_options]\nmax_wait_ms = 0\n")
     assert answer.status == expected
     grammar.check_error("chat", expected, answer.body)
     assert b"no such dimensions" in answer.body

@@ -72,7 +72,7 @@ async def test_a_key_that_is_not_well_shows_why(
 
 
 async def test_three_failures_open_the_breaker_of_a_key(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as (up, port):
+    async with gateway(tmp_path, more="[routing_options]\nmax_wait_ms = 0\n") as (up, port):
         up.answer_with(lambda _: answers.error("chat", 500))
         for _ in range(3):
             await asked(port, model="up.m")

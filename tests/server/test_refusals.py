@@ -173,7 +173,10 @@ async def test_what_is_not_a_request_of_any_endpoint_has_a_row_too(tmp_path: Pat
 async def test_at_the_limit_requests_are_refused_with_a_row_and_operators_are_answered(
     tmp_path: Path,
 ) -> None:
-    async with Upstream(lambda _: Steps([Hang()])) as up, logging(up, tmp_path) as gateway:
+    async with (
+        Upstream(lambda _: Steps([Hang()])) as up,
+        logging(up, tmp_path, f"{SERVER}queue_wait_ms = 50\n") as gateway,
+    ):
         path, body = "/v1/chat/completions", asking.body("chat", stream=False)
         under_way = await begin(gateway.port, path, body, headers=KEY)
         await up.received()
