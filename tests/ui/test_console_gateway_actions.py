@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
 from tests.kit.raw_client import call
 from tests.ui.console_gateway import ConsoleGateway
@@ -278,6 +280,26 @@ async def test_playground_streams_in_every_protocol(
     await expect(page.get_by_test_id("play-wire")).to_contain_text("data: {")
     row = await gateway.until_row(lambda row: row["session"] == f"play {protocol}")
     assert (row["protocol"], row["client"], row["status"]) == (protocol, "console", 200)
+
+
+async def test_playground_model_that_is_typed_replaces_the_first_one_that_arrives_meanwhile(
+    open_console: OpenConsole, gateway: ConsoleGateway
+) -> None:
+    page = await open_console()
+    begun = asyncio.Event()
+
+    async def later(route: Route) -> None:
+        await begun.wait()
+        await route.continue_()
+
+    await page.route(re.compile(r"/admin/.*providers"), later)
+    await page.goto(f"{gateway.origin}/ui/playground")
+    model = page.get_by_test_id("play-model")
+    await model.focus()
+    begun.set()
+    await expect(model).to_have_value("demo.demo-1")
+    await page.keyboard.type("gpt-5")
+    await expect(model).to_have_value("gpt-5")
 
 
 async def test_playground_shows_the_error_of_a_provider(

@@ -33,7 +33,11 @@ export const open = shell => {
 		const full = providers.flatMap(one => one.models.map(name => `${one.name}.${name}`))
 		const short = providers.flatMap(one => [one.name, ...one.keys.map(key => key.name)])
 		fill(models, full.map(value => h("option", {value})))
-		model.value ||= full[0] ?? ""
+		if (!model.value) {
+			model.value = full[0] ?? ""
+			// A name that is being typed replaces it.
+			if (document.activeElement === model) model.select()
+		}
 		offers.names = [...FIXED, ...full.flatMap(name => [`!${name}`, name]), ...short.flatMap(name => [`!${name}`, `#${name}`, `@${name}`])]
 	}, () => {})
 
