@@ -40,6 +40,7 @@ class Upstreams:
     def __enter__(self) -> Upstreams:
         self._thread.start()
         self._ready.wait()
+        assert len(self.by_protocol) == len(PROTOCOLS), "the upstreams did not start"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,8 +48,11 @@ class Upstreams:
         self._thread.join()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        finally:
+            self._ready.set()
 
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:

@@ -88,6 +88,10 @@ class RedisServer:
         return f"redis://{login}{self.host}:{self.port}/0"
 
     @property
+    def _log(self) -> Path:
+        return self._directory / f"{self.port}.log"
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -104,14 +108,15 @@ class RedisServer:
             )
             login = ["--requirepass", self.password, "--masterauth", self.password] if self.password else []
             arguments += ["--save", "", *kept, *login, *self._options]
-        with (self._directory / f"{self.port}.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._launcher, self._program, *arguments], stdout=log, stderr=subprocess.STDOUT
             )
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until the server answers."""
+        """Wait until the server answers; fail when it has ended."""
+        assert self._process is not None
         until = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -119,6 +124,7 @@ class RedisServer:
                     client.ping()
                 return
             except redis.RedisError:
+                assert self._process.poll() is None, self._log.read_text()
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.02)
