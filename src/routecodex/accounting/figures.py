@@ -55,20 +55,21 @@ class Figures(Struct, frozen=True, gc=False):
 
         An answer has tens of thousands of rows: one dict is made for each, and zeros are not rounded.
         """
-        row = dict(label)
-        estimated = self.cost_estimated
-        row["requests"] = self.requests
-        row["errors"] = self.errors
-        row["input_tokens"] = self.input_tokens
-        row["output_tokens"] = self.output_tokens
-        row["cache_read_tokens"] = self.cache_read_tokens
-        row["cache_write_tokens"] = self.cache_write_tokens
-        row["reasoning_tokens"] = self.reasoning_tokens
-        row["cost"] = round(self.cost, _DECIMALS)
-        row["cost_unknown"] = self.cost_unknown
-        row["cost_estimated"] = round(estimated, _DECIMALS) if estimated else 0.0
-        row["cache_hit_rate"] = self.cache_hit_rate
-        return row
+        estimated, tokens, cached = self.cost_estimated, self.input_tokens, self.cache_read_tokens
+        return {
+            **dict(label),
+            "requests": self.requests,
+            "errors": self.errors,
+            "input_tokens": tokens,
+            "output_tokens": self.output_tokens,
+            "cache_read_tokens": cached,
+            "cache_write_tokens": self.cache_write_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "cost": round(self.cost, _DECIMALS),
+            "cost_unknown": self.cost_unknown,
+            "cost_estimated": round(estimated, _DECIMALS) if estimated else 0.0,
+            "cache_hit_rate": round(cached / tokens, 6) if tokens else None,
+        }
 
 
 FIGURE_NAMES = tuple(Figures().as_dict())

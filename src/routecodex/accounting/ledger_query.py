@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -284,16 +285,19 @@ def _labels(query: UsageQuery) -> Callable[[Values], Values]:
     names = [name for name in query.by if name not in _TIMES]
     if len(names) == len(query.by):
         return lambda row: row[: len(names)]
-    words: dict[int, dict[str, str]] = {}
-    places = {name: place for place, name in enumerate(names)}
+    times = [name for name in query.by if name in _TIMES]
+    words: dict[int, Values] = {}
+    # Times first, then the other names: one call in C puts them in order for each of thousands of rows.
+    places = [[*times, *names].index(name) for name in query.by]
+    ordered: Callable[[Values], Values] = itemgetter(*places)
 
     def label(row: Values) -> Values:
-        times = words.get(row[-1])
-        if times is None:
-            times = words[row[-1]] = {name: _time_label(name, query, row[-1]) for name in _TIMES}
-        return tuple(times[name] if name in times else row[places[name]] for name in query.by)
+        slot = row[-1]
+        if slot not in words:
+            words[slot] = tuple(_time_label(name, query, slot) for name in times)
+        return ordered(words[slot] + row)
 
-    return label
+    return label if len(places) > 1 else lambda row: (label(row),)
 
 
 def _time_label(name: str, query: UsageQuery, slot: int) -> str:
