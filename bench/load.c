@@ -109,7 +109,9 @@ static bool write_request(struct connection *c) {
 }
 
 static uint32_t random_below(uint32_t limit) {
-    static uint64_t state = 88172645463325252; // xorshift: the same sequence in every run
+    // xorshift: another sequence in every run, because the sessions of an earlier one are not new any more
+    static uint64_t state;
+    if (!state) state = 88172645463325252 ^ ((uint64_t)now_us() << 20) ^ (uint64_t)getpid();
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;

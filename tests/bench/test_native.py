@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import http.server
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +118,47 @@ def test_chat_usage_is_streamed_only_when_asked_for(provider: Mock) -> None:
 def test_bodies_have_about_the_size_they_are_named_for(protocol: str, size: str) -> None:
     length = len(requests.body(protocol, size, stream=True))
     assert 0.9 * requests.SIZES[size] <= length <= 1.1 * requests.SIZES[size]
+
+
+def test_every_run_takes_other_sessions(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Recorder(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            seen.append(self.headers["x-session-id"])
+            self.send_response(200)
+            self.send_header("content-length", "4")
+            self.end_headers()
+            self.wfile.write(b"done")
+
+        def log_message(self, *_: object) -> None: ...
+
+    headers = {"x-session-id": "s-########"}
+    content = requests.body("chat", "1k", stream=False)
+    file = requests.write(tmp_path / "request.http", requests.raw("/", content, headers))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        runs: list[set[str]] = []
+        for _ in range(2):
+            seen.clear()
+            run = LoadRun(
+                server.server_port,
+                file,
+                connections=1,
+                seconds=0.2,
+                warmup=0,
+                needle="done",
+                sessions=10_000_000,
+            )
+            run.measuring()
+            assert run.result().errors == 0
+            runs.append(set(seen))
+        server.shutdown()
+        serving.join()
+    assert runs[0]
+    assert runs[1]
+    assert len(runs[0] & runs[1]) < len(runs[0]) / 10
