@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from routecodex.canon.request import ProtocolName
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.large_body import may_hold_tags
+from routecodex.protocols.message_shapes import MessageText, UserMessage
 from routecodex.protocols.user_text import (
-    MessageText,
-    UserMessage,
     model_text_at,
     model_texts,
     rewrite_texts,

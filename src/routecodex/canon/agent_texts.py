@@ -80,6 +80,9 @@ _TEXT_FORM = re.compile("|".join(TEXT_FORMS))
 LEADING = " \t\n\r\v\f\u0085\u00a0\u2028\u2029\u3000\ufeff\u200b\u200c\u200d\u2060"
 """White space and invisible characters that may stand before the opening of a text."""
 
+_MOST_KEPT = 65_536
+"""Characters of the largest text that is kept with its result."""
+
 _TAG = re.compile(rf"<(/?)({'|'.join(sorted(ENVELOPES))})(?=[\s/>])[^<>]*>")
 
 
@@ -112,8 +115,31 @@ def envelope_spans(text: str) -> tuple[Span, ...] | None:
     return None if any(not _is_inside(at, spans) for at in stray) else spans
 
 
+class _LastText:
+    """The last text and its result: many rules ask about one text in turn. A large text is not kept."""
+
+    def __init__(self) -> None:
+        self.text: str = ""
+        self.spans: tuple[Span, ...] = ()
+
+    def keep(self, text: str, spans: tuple[Span, ...]) -> None:
+        """Remember a result."""
+        if len(text) <= _MOST_KEPT:
+            self.text, self.spans = text, spans
+
+
+_last = _LastText()
+
+
 def user_spans(text: str) -> tuple[Span, ...]:
     """Return the pieces of a text that may be the user's: those outside of envelopes."""
+    if text is not _last.text:
+        _last.keep(text, spans := _user_spans(text))
+        return spans
+    return _last.spans
+
+
+def _user_spans(text: str) -> tuple[Span, ...]:
     envelopes = None if is_client_text(text) else envelope_spans(text)
     if envelopes is None:
         return ()

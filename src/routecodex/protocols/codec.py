@@ -31,13 +31,15 @@ class WireRequest:
     """A client's request: its bytes, the codec's typed view of them, and model and stream from body or path.
 
     The view of a large body lacks its long texts (large_body.py): it was read from `outline`, which was made
-    of `original`. `lacks_tags`: the body is known to have no instruction tags.
+    of `original`. `lacks_tags`: the body is known to have no instruction tags. `messages` is the list of its
+    messages as `user_text` has read it.
     """
 
     __slots__ = (
         "body",
         "include_usage",
         "lacks_tags",
+        "messages",
         "model",
         "original",
         "outline",
@@ -68,6 +70,7 @@ class WireRequest:
         self.original: Final = original
         self.outline: Final = outline
         self.lacks_tags: Final = lacks_tags
+        self.messages: Any = None
 
     def with_body(self, body: bytes) -> WireRequest:
         """Return the request with another body; its view and outline stay those of the original."""

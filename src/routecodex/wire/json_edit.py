@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.wire import json
@@ -27,13 +27,16 @@ _GAP = re.compile(rb"[\s,]*")
 _CLOSING = re.compile(rb"[\s{]*\}\s*")
 
 
-class JsonMember(Struct, frozen=True, gc=False):
+class JsonMember:
     """Offsets of a field: its key, its value, its end."""
 
-    name: str
-    start: int
-    value: int
-    end: int
+    __slots__ = ("end", "name", "start", "value")
+
+    def __init__(self, name: str, start: int, value: int, end: int) -> None:
+        self.name = name
+        self.start = start
+        self.value = value
+        self.end = end
 
 
 class JsonObject:
@@ -126,16 +129,17 @@ def _find_members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | 
     """Return the fields with their offsets; None if a field occurs twice."""
     members: list[JsonMember] = []
     at = 0
-    while (key := _KEY.match(data, at)) is not None:
-        name = _string_decoder.decode(key[1])
-        value = memoryview(fields[name])
-        # The first value of a repeated key differs from the last one, or the count of keys is too high.
-        if not data.startswith(value, key.end()):
+    # Without a repeated key the fields are in the order of the text, so that no name is decoded.
+    for name, raw in fields.items():
+        key = _KEY.match(data, at)
+        value = memoryview(raw)
+        if key is None or not data.startswith(value, key.end()):
             return None
-        at = key.end() + len(value)
-        members.append(JsonMember(name, key.start(1), key.end(), at))
-    whole = len(members) == len(fields) and _CLOSING.fullmatch(data, at) is not None
-    return members if whole else None
+        start = key.end()
+        at = start + len(value)
+        members.append(JsonMember(name, key.start(1), start, at))
+    # A repeated key is one more than there are fields.
+    return members if _CLOSING.fullmatch(data, at) is not None else None
 
 
 def _replace_members(

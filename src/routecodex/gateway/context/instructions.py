@@ -19,7 +19,7 @@ from routecodex.gateway.context.gateway_replies import is_gateway_reply
 from routecodex.gateway.context.message_marks import MessageMark, equals_before, message_mark
 from routecodex.protocols import user_text
 from routecodex.protocols.codec import Codec, WireRequest
-from routecodex.protocols.user_text import UserMessage
+from routecodex.protocols.message_shapes import UserMessage
 from routecodex.routing.instructions import (
     INSTRUCTION_KINDS,
     MOST_INSTRUCTIONS,
