@@ -114,6 +114,7 @@ class FileStore:
     kind = "file"
     missed = 0
     settle_seconds = 0.0
+    reads_by_updates = False
     groups = None
     processes = None
 

@@ -27,6 +27,7 @@ class MemoryStore:
     kind = "memory"
     missed = 0
     settle_seconds = 0.0
+    reads_by_updates = False
     groups = None
     processes = None
 

@@ -76,6 +76,7 @@ class MonitoredStore:
         """Called when the store can be used again."""
         self.kind = store.kind
         self.settle_seconds = store.settle_seconds
+        self.reads_by_updates = store.reads_by_updates
         self.groups = None if store.groups is None else MonitoredGroups(store.groups, self)
         self.processes = store.processes
         self.returns = 0

@@ -114,6 +114,11 @@ class Store(Protocol):
         """Seconds after a write until other processes on other machines know of it."""
         ...
 
+    @property
+    def reads_by_updates(self) -> bool:
+        """Whether an update costs one call even if the value is not known: reading it first costs another."""
+        ...
+
     async def get(self, space: str, key: str) -> Stored | None:
         """Return the value; a damaged one is set aside and counts as missing."""
         ...

@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 async def batches(server: RedisServer) -> AsyncIterator[CallBatches]:
     client = Redis(host=server.host, port=server.port, protocol=2, max_connections=4)
-    yield CallBatches(client)
+    yield CallBatches(client, timeout=10, most=8)
     await client.aclose()
 
 

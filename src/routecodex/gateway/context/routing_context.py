@@ -15,7 +15,7 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.request import COMPACTION_TRIGGER, TextStart
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import FORCED_TARGET, ID_HEADERS, Scope, identify
-from routecodex.gateway.context.instruction_applier import InstructionApplier
+from routecodex.gateway.context.instruction_applier import InstructionApplier, changes_state
 from routecodex.gateway.context.instructions import (
     ChatInstructions,
     TextRules,
@@ -157,15 +157,23 @@ class RoutingContextBuilder:
         if controls is not NO_CONTROL_FIELDS:
             self._strip_controls(request)
         operator = self._operator.peek() or await self._operator.load()
-        session = self._sessions.peek(scope) or await self._load_session(request, scope)
+        if instructions is not None and client is not None and client.kinds is not None:
+            instructions = permitted(instructions, client.kinds)
+        known = self._sessions.peek(scope)
+        if known is None and not (
+            save
+            and instructions is not None
+            and self._sessions.changes_unread
+            and changes_state(instructions)
+        ):
+            known = await self._load_session(request, scope)
+        session = known or NOTHING_SET
         turn: str | None = None
         if instructions is not None:
-            if client is not None and client.kinds is not None:
-                instructions = permitted(instructions, client.kinds)
             notices = request.notices if save else Notices()
             try:
                 session, turn = await self._applier.apply(
-                    instructions, scope, registry=router.registry, notices=notices, save=save
+                    instructions, scope, known=known, registry=router.registry, notices=notices, save=save
                 )
             except ProviderNotAvailable as error:
                 raise _as_not_allowed(error, client, router) from None

@@ -125,6 +125,8 @@ class Sessions:
             store, SPACE, entries=MAX_ENTRIES, size=MAX_BYTES, every=TRIM_EVERY, log=log
         )
         self.refuses_unknown = False
+        self.changes_unread = store.reads_by_updates
+        """Whether a state that is not known is changed without reading it first."""
 
     def peek(self, scope: Scope) -> SessionState | None:
         """Return the state if it is known without IO; None means that it has to be loaded."""

@@ -1,7 +1,8 @@
 """Sends calls that are made in the same turn of the event loop together, on one connection.
 
 A call costs its sender mostly the system call, and Redis the same again: concurrent requests share them.
-redis-py packs a command and passes it on in some twenty steps; here it is one.
+redis-py packs a command and passes it on in some twenty steps; here it is one. The calls of a batch share one
+timer too: they were made in the same turn, and are late together.
 """
 
 from __future__ import annotations
@@ -26,15 +27,27 @@ def pack_command(args: Iterable[Any]) -> bytes:
     return b"".join(parts)
 
 
+class CallLate(TimeoutError):
+    """A call without a reply at its `limit`; its batch was sent at `sent`: the limit, if it was not."""
+
+    def __init__(self, limit: float, sent: float) -> None:
+        super().__init__()
+        self.limit = limit
+        self.sent = sent
+
+
 class _Batch:
     """Calls that are sent together; when nobody waits for them any more, their connection is dropped."""
 
-    __slots__ = ("commands", "replies", "task", "waiting")
+    __slots__ = ("commands", "limit", "replies", "sent", "task", "timer", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float) -> None:
         self.commands: list[bytes] = []
         self.replies: list[Reply] = []
         self.waiting = 0
+        self.limit = limit
+        self.sent = limit
+        self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
     def add(self, command: bytes, reply: Reply) -> None:
@@ -48,6 +61,14 @@ class _Batch:
         if not self.waiting and self.task is not None:
             self.task.cancel()
 
+    def end(self) -> None:
+        """Tell every caller that has no reply yet that the call is late."""
+        for reply in self.replies:
+            if not reply.done():
+                reply.set_exception(CallLate(self.limit, self.sent))
+        if self.task is not None:
+            self.task.cancel()
+
     def fail(self, error: Exception) -> None:
         """Tell every caller that has no reply yet."""
         for reply in self.replies:
@@ -56,18 +77,25 @@ class _Batch:
 
 
 class CallBatches:
-    """Calls of one server, or of the master that sentinels name."""
+    """Calls of one server, or of the master that sentinels name; each is bounded in time.
 
-    def __init__(self, client: Redis) -> None:
+    At most `most` batches are under way, each on a connection; calls that are made meanwhile form the next.
+    """
+
+    def __init__(self, client: Redis, *, timeout: float, most: int) -> None:
         self._pool = client.connection_pool
+        self._timeout = timeout
+        self._most = most
         self._next: _Batch | None = None
+        self._under_way: set[_Batch] = set()
 
     async def call(self, *args: Any) -> Any:
-        """Send a command with others of this turn; return its reply, or raise its error."""
+        """Send a command with others of this turn; return its reply, or raise its error or CallLate."""
         loop = asyncio.get_running_loop()
         batch = self._next
         if batch is None:
-            batch = self._next = _Batch()
+            batch = self._next = _Batch(loop.time() + self._timeout)
+            batch.timer = loop.call_at(batch.limit, batch.end)
             loop.call_soon(self._start)
         reply: Reply = loop.create_future()
         batch.add(pack_command(args), reply)
@@ -77,10 +105,30 @@ class CallBatches:
             batch.leave()
             raise
 
+    def end_all(self) -> None:
+        """End all calls, as if they were late."""
+        waiting = () if self._next is None else (self._next,)
+        for batch in (*self._under_way, *waiting):
+            batch.end()
+
     def _start(self) -> None:
-        batch, self._next = self._next, None
-        if batch is not None and batch.waiting:
+        batch = self._next
+        if batch is None or len(self._under_way) >= self._most:
+            return
+        self._next = None
+        if any(not reply.done() for reply in batch.replies):
+            self._under_way.add(batch)
+            batch.sent = asyncio.get_running_loop().time()
             batch.task = asyncio.ensure_future(self._send(batch))
+            batch.task.add_done_callback(lambda _: self._ended(batch))
+        elif batch.timer is not None:
+            batch.timer.cancel()
+
+    def _ended(self, batch: _Batch) -> None:
+        self._under_way.discard(batch)
+        if batch.timer is not None:
+            batch.timer.cancel()
+        self._start()
 
     async def _send(self, batch: _Batch) -> None:
         try:

@@ -40,6 +40,8 @@ class Circuit:
         self._reason: StoreError | None = None
         self.waiting: set[asyncio.Timeout] = set()
         """Calls under way; they end when the circuit opens."""
+        self.on_open: list[Callable[[], object]] = []
+        """Called when it opens, to end other calls under way."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self.back_at: float | None = None
@@ -66,6 +68,8 @@ class Circuit:
         for one in tuple(self.waiting):
             if not one.expired():
                 one.reschedule(loop.time())
+        for end in self.on_open:
+            end()
 
     def refuse_writes(self, reason: StoreError) -> None:
         """Note that writes are refused, while reads work."""

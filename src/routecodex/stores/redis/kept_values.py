@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import OrderedDict, deque
 
 from routecodex.stores.store import Stored
 
@@ -47,31 +45,36 @@ def _size(name: str, stored: Stored) -> int:
     return len(name) + len(stored.value) + _OVERHEAD
 
 
-class _KeyLock:
-    """A lock and the number of those who hold it or wait for it."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
-
-
 class KeyLocks:
     """One lock for each key that is being changed: changes of one process do not reject each other."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, _KeyLock] = {}
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """Those who wait for a key, in their order; a key that nobody changes is absent."""
 
-    @asynccontextmanager
-    async def alone(self, name: str) -> AsyncIterator[None]:
+    async def hold(self, name: str) -> None:
         """Wait until no other change of this key runs in this process."""
-        entry = self._locks.setdefault(name, _KeyLock())
-        entry.users += 1
+        waiting = self._waiting.get(name)
+        if waiting is None:
+            self._waiting[name] = deque()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
         try:
-            async with entry.lock:
-                yield
-        finally:
-            entry.users -= 1
-            if not entry.users:
-                self._locks.pop(name, None)
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                waiting.remove(turn)
+            else:
+                self.release(name)
+            raise
+
+    def release(self, name: str) -> None:
+        """Let the next one change the key."""
+        waiting = self._waiting[name]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._waiting[name]

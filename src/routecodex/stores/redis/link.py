@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
-from routecodex.stores.redis.call_batches import CallBatches
+from routecodex.stores.redis.call_batches import CallBatches, CallLate
 from routecodex.stores.redis.circuit import Circuit
 from routecodex.stores.redis.clients import close_client, open_client, run_together
 from routecodex.stores.redis.failures import ReplicasBehind, StoreGone, WritesRefused, failure_kind
@@ -32,6 +32,8 @@ _LAG = 0.05
 _PROBE_MS = 60_000
 _START_SECONDS = 2.0
 """Seconds that the first contact may take, whatever `timeout` allows: a process starts without its store."""
+_BATCHES = POOL_SIZE // 2
+"""Connections for calls that are sent together; the others are for calls that need one for themselves."""
 
 T = TypeVar("T")
 Send = Callable[[], Awaitable[T]]
@@ -50,12 +52,15 @@ class RedisLink:
         self._names = names
         self._on_return = on_return
         self._client = open_client(options)
-        self._execute: Callable[..., Awaitable[Any]] = (
-            self._client.execute_command
-            if isinstance(self._client, RedisCluster)
-            else CallBatches(self._client).call
-        )
-        self._slots = asyncio.Semaphore(POOL_SIZE)
+        self._batches: CallBatches | None = None
+        self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
+        slots = POOL_SIZE
+        if not isinstance(self._client, RedisCluster):
+            slots = POOL_SIZE - _BATCHES
+            self._batches = CallBatches(self._client, timeout=options.timeout, most=_BATCHES)
+            self._execute = self._batches.call
+            self.circuit.on_open.append(self._batches.end_all)
+        self._slots = asyncio.Semaphore(slots)
         self._epoch = ""
         self._offset_us: float | None = None
         """Microseconds between this machine's monotonic clock and the server's clock."""
@@ -88,11 +93,12 @@ class RedisLink:
         After StoreGone it is not known whether a write was carried out; after any other error it was not.
         With `replicas`, so many must have the write too; ReplicasBehind if they do not in time.
         """
-        await self.start()
+        if not self._is_started:
+            await self.start()
         self.circuit.check(writes=writes)
         if replicas:
             return await self._call(lambda: self._evaluate_and_wait(script, keys, args, replicas))
-        return await self._call(lambda: self._evaluate(script, keys, args))
+        return await self._call_together(lambda: self._evaluate(script, keys, args))
 
     async def run_uncircuited(self, script: LuaScript, keys: Sequence[str], *args: Any) -> Any:
         """Run a script whatever the circuit says: part of the return after an outage."""
@@ -108,7 +114,7 @@ class RedisLink:
         """Run a command on a key; errors are as in `run`."""
         await self.start()
         self.circuit.check(writes=writes)
-        return await self._call(lambda: self._execute(*args))
+        return await self._call_together(lambda: self._execute(*args))
 
     async def generations(self, keys: Sequence[str]) -> list[int]:
         """Return the generations of stripes, in one round trip."""
@@ -279,18 +285,33 @@ class RedisLink:
         replies: list[Any] = await pipeline.execute()
         return replies
 
-    async def _call(self, send: Send[T]) -> T:
+    async def _call_together(self, send: Send[T]) -> T:
+        """Send a call with others, if there are batches, which bound it in time; else like any other."""
+        if self._batches is None:
+            return await self._call(send)
+        return await self._call(send, sent=self._send_together)
+
+    async def _call(self, send: Send[T], *, sent: Callable[[Send[T]], Awaitable[T]] | None = None) -> T:
         """Send a call, once more if a stale connection or this process itself was the cause of a failure."""
+        sent = sent or self._send
         try:
-            return await self._send(send)
+            return await sent(send)
         except _SendAgain:
             pass
         try:
-            return await self._send(send)
+            return await sent(send)
         except _SendAgain as again:
             error = StoreGone(f"{self.options.address.shown}: {again.reason}")
             self.circuit.fail(error)
             raise error from again
+
+    async def _send_together(self, send: Send[T]) -> T:
+        try:
+            return await send()
+        except CallLate as exc:
+            raise self._late(exc.limit, exc.sent) from exc
+        except (RedisError, OSError) as exc:
+            raise self._failed(exc) from exc
 
     async def _send(self, send: Send[T]) -> T:
         loop = asyncio.get_running_loop()

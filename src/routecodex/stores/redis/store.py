@@ -90,6 +90,7 @@ class RedisStore:
 
     kind = "redis"
     settle_seconds = _SETTLE_SECONDS
+    reads_by_updates = True
 
     def __init__(
         self,
@@ -185,12 +186,19 @@ class RedisStore:
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
         stripe = self._stripe(space, key)
-        async with self._locks.alone(stripe.value(key)):
+        name = stripe.value(key)
+        await self._locks.hold(name)
+        try:
             return await self._update(stripe, key, change, ttl)
+        finally:
+            self._locks.release(name)
 
     async def _update(self, stripe: Stripe, key: str, change: Change, ttl: float | None) -> bytes | None:
-        """Apply the change to the kept value, and to the stored one as often as that is another."""
-        old, is_read = await self._newest(stripe, key)
+        """Apply the change to the kept value, and to the stored one as often as that is another.
+
+        What is not known is taken for absent: a write that is rejected returns the value, as a read would.
+        """
+        old, is_read = self._probable(stripe, key), False
         for attempt in range(MOST_TRIES):
             try:
                 value = change(None if old is None else old.value)
@@ -211,15 +219,9 @@ class RedisStore:
                 await asyncio.sleep(self._jitter() * min(0.001 * 2.0**attempt, _LONGEST_PAUSE))
         raise StoreError(f"{stripe.space}/{key[:80]!r} was changed by others {MOST_TRIES} times; try again")
 
-    async def _newest(self, stripe: Stripe, key: str) -> tuple[Stored | None, bool]:
-        """Return the value that is probably stored, and whether it was just read."""
-        stamp = self._table.stamp_of(stripe.space, key)
-        if stamp == 0:
-            return None, False
-        kept = self._kept.get(stripe.value(key))
-        if kept is not None and kept.version == stamp:
-            return kept, False
-        return await self.get_intact(stripe.space, key), True
+    def _probable(self, stripe: Stripe, key: str) -> Stored | None:
+        """Return the value that is probably stored."""
+        return self._kept.get(stripe.value(key)) if self._table.stamp_of(stripe.space, key) else None
 
     async def read_all(self, space: str, *, most: int) -> list[tuple[str, Stored]]:
         """Return all values in two round trips for every 200 of them."""
@@ -313,12 +315,19 @@ class RedisStore:
         self, write: KeyWrite, *, source: FormerValue, former: Stored | None = None
     ) -> WriteDone | WriteRejected:
         """Send a write; it runs to its end even if cancelled, and is undone if its fate is not known."""
-        return await asyncio.shield(self._start(self._write_or_undo(write, source, former)))
+        id = f"{self._writer}.{next(self._ids)}"
+        if not write.expected:
+            return await asyncio.shield(self._start(self._write_or_undo(write, id, source, former)))
+        try:
+            return await self._write_or_undo(write, id, source, former)
+        except asyncio.CancelledError:
+            # It may have been sent: it is sent again with its id, unless somebody has changed the key.
+            self._start(self._write_or_undo(write, id, source, former))
+            raise
 
     async def _write_or_undo(
-        self, write: KeyWrite, source: FormerValue, former: Stored | None
+        self, write: KeyWrite, id: str, source: FormerValue, former: Stored | None
     ) -> WriteDone | WriteRejected:
-        id = f"{self._writer}.{next(self._ids)}"
         try:
             return await self._send_write(write, id)
         except StoreGone:
