@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.notices import Notices
+from routecodex.gateway.context.chat_instructions import SHOW_INSTRUCTIONS, ChatInstructions
 from routecodex.gateway.context.gateway_replies import ignored_notices
 from routecodex.gateway.context.identity import Scope
-from routecodex.gateway.context.instructions import SHOW_INSTRUCTIONS, ChatInstructions
 from routecodex.gateway.context.message_files import MessageFileError, read_message
 from routecodex.gateway.context.message_marks import MessageMark, added
 from routecodex.gateway.state.sessions import Sessions, StateNotSaved
@@ -161,10 +161,12 @@ class InstructionApplier:
         """Clear the clock of the session; if that fails, the session is as it was before the message."""
         try:
             await self._clear_clock(scope)
-        except GatewayError:
-            with contextlib.suppress(GatewayError):
-                await self._sessions.change(scope, lambda _: before)
-            raise
+            return
+        except GatewayError as exc:
+            failure = exc
+        with contextlib.suppress(GatewayError):
+            await self._sessions.change(scope, lambda _: before)
+        raise failure
 
     async def _with_files(self, instructions: Sequence[Instruction], notices: Notices) -> list[Instruction]:
         """Replace each `stopMessage` from a file by one with its text; drop it with a notice on failure."""

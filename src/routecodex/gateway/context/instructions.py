@@ -7,16 +7,20 @@ user text, so that providers never see one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.agent_texts import user_spans
 from routecodex.canon.errors import BadRequest
+from routecodex.gateway.context.chat_instructions import (
+    ChatInstructions,
+    TextRules,
+    Where,
+)
 from routecodex.gateway.context.gateway_replies import is_gateway_reply
-from routecodex.gateway.context.message_marks import MessageMark, equals_before, message_mark
+from routecodex.gateway.context.message_marks import equals_before, message_mark
 from routecodex.protocols import user_text
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.message_shapes import UserMessage
@@ -25,8 +29,6 @@ from routecodex.routing.instructions import (
     MOST_INSTRUCTIONS,
     Instruction,
     MalformedInstruction,
-    ShowHelp,
-    ShowStatus,
     count_tags,
     is_blank,
     is_machine_made,
@@ -34,12 +36,6 @@ from routecodex.routing.instructions import (
     strip,
 )
 from routecodex.routing.request_role import MAIN, RequestRole
-
-SHOW_INSTRUCTIONS = (ShowStatus, ShowHelp)
-"""Instructions that the gateway answers itself and that change nothing."""
-
-Where = Literal["anywhere", "first_line", "own_message", "off"]
-"""Places of a message where tags count."""
 
 _QUOTED, _WHERE, _NOT_ALLOWED = "quoted", "where", "not allowed"
 """Reasons why a tag is ignored: it is quoted, stands where the configuration does not allow tags, or is of a
@@ -50,35 +46,7 @@ _FILES_BEGIN = "--- Content from referenced files ---"
 _FILES_END = "--- End of content ---"
 
 
-class ChatInstructions(Struct, frozen=True, kw_only=True):
-    """Instructions of the newest user message, and the request without them.
-
-    `mark` identifies that message, `earlier` those with tags before it. `alone`: the message holds nothing
-    but instructions and is the last one. `ignored` states why tags of the newest message are not applied.
-    """
-
-    stripped: WireRequest
-    mark: MessageMark | None = None
-    earlier: tuple[MessageMark, ...] = ()
-    instructions: tuple[Instruction, ...] = ()
-    malformed: tuple[MalformedInstruction, ...] = ()
-    alone: bool = False
-    ignored: tuple[str, ...] = ()
-
-    @property
-    def for_gateway(self) -> bool:
-        """Whether the gateway answers the message itself."""
-        return self.alone or any(isinstance(one, SHOW_INSTRUCTIONS) for one in self.instructions)
-
-
-class TextRules(Struct, frozen=True):
-    """Rules by which texts of a user message may act: where tags count, which texts are prompts of agents."""
-
-    where: Where = "anywhere"
-    is_prompt: Callable[[str], bool] = lambda text: False
-
-
-_ANY_TEXT = TextRules()
+_ANY_TEXT: Final = TextRules()
 
 
 def extract_instructions(

@@ -13,13 +13,11 @@ from routecodex.accounting.clients import Client
 from routecodex.canon.errors import AccessDenied, ProviderNotAvailable
 from routecodex.canon.notices import Notices
 from routecodex.canon.request import COMPACTION_TRIGGER, TextStart
+from routecodex.gateway.context.chat_instructions import ChatInstructions, TextRules, Where
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import FORCED_TARGET, ID_HEADERS, Scope, identify
 from routecodex.gateway.context.instruction_applier import InstructionApplier, changes_state
 from routecodex.gateway.context.instructions import (
-    ChatInstructions,
-    TextRules,
-    Where,
     drop_gateway_replies,
     extract_instructions,
     has_user_message,
@@ -160,12 +158,7 @@ class RoutingContextBuilder:
         if instructions is not None and client is not None and client.kinds is not None:
             instructions = permitted(instructions, client.kinds)
         known = self._sessions.peek(scope)
-        if known is None and not (
-            save
-            and instructions is not None
-            and self._sessions.changes_unread
-            and changes_state(instructions)
-        ):
+        if known is None and not (save and self._applies_unread(instructions)):
             known = await self._load_session(request, scope)
         session = known or NOTHING_SET
         turn: str | None = None
@@ -228,6 +221,10 @@ class RoutingContextBuilder:
     def _continued_turn(self, request: ClientRequest, role: RequestRole, force: ForcedTarget) -> str | None:
         """Return the forced turn if it goes on: the client has replaced all messages of the user."""
         return None if has_user_message(request.wire, role=role, rules=self._rules) else force.turn
+
+    def _applies_unread(self, instructions: ChatInstructions | None) -> bool:
+        """Return whether the instructions are applied without reading the state first."""
+        return instructions is not None and self._sessions.changes_unread and changes_state(instructions)
 
     async def _load_session(self, request: ClientRequest, scope: Scope) -> SessionState:
         if scope.kind == "chain" and request.chain is None:

@@ -12,7 +12,6 @@ number of tags.
 
 from __future__ import annotations
 
-import functools
 import re
 from bisect import bisect_left
 
@@ -103,7 +102,8 @@ def strip(text: str) -> str:
     """Remove all tags, in code too; the rest stays byte for byte the same."""
     if not _has_tag(text):
         return text
-    tags, pieces, done, at = TagScanner(text), [], 0, 0
+    tags, done, at = TagScanner(text), 0, 0
+    pieces: list[str] = []
     while opening := _OPENINGS.search(text, at):
         start = opening.end() - 3
         end = tags.end_of(start)
@@ -162,10 +162,17 @@ class QuotedRegions:
     def __init__(self, text: str) -> None:
         self._text = text
         self._breaks = TagLookahead(text, _BREAK)
+        self._runs: dict[int, list[int]] | None = None
 
     def end_of(self, mark: re.Match[str]) -> int:
         """Return the end of the region that the mark starts."""
-        return _ENDS[mark.lastgroup or ""](self, mark)
+        match mark.lastgroup:
+            case "fence":
+                return self._end_of_fence(mark)
+            case "ticks":
+                return self._end_of_span(mark)
+            case _:
+                return mark.end()
 
     def _end_of_fence(self, mark: re.Match[str]) -> int:
         fence = mark[0].lstrip(" ")
@@ -177,6 +184,8 @@ class QuotedRegions:
     def _end_of_span(self, mark: re.Match[str]) -> int:
         """Return the end of a code span, or of the backticks if they do not start one."""
         length = len(mark[0])
+        if self._runs is None:
+            self._runs = _runs_of_ticks(self._text)
         starts = self._runs.get(length, [])
         index = bisect_left(starts, mark.end())
         escaped = self._text[mark.start() - 1 : mark.start()] == "\\"
@@ -185,23 +194,13 @@ class QuotedRegions:
         broken = self._breaks.end_of_next(mark.end())
         return mark.end() if broken is not None and broken <= starts[index] else starts[index] + length
 
-    def _end_of_quote(self, mark: re.Match[str]) -> int:
-        return mark.end()
 
-    @functools.cached_property
-    def _runs(self) -> dict[int, list[int]]:
-        """Starts of the runs of backticks, by their length."""
-        runs: dict[int, list[int]] = {}
-        for run in _TICKS.finditer(self._text):
-            runs.setdefault(len(run[0]), []).append(run.start())
-        return runs
-
-
-_ENDS = {
-    "fence": QuotedRegions._end_of_fence,
-    "ticks": QuotedRegions._end_of_span,
-    "quote": QuotedRegions._end_of_quote,
-}
+def _runs_of_ticks(text: str) -> dict[int, list[int]]:
+    """Return the starts of the runs of backticks, by their length."""
+    runs: dict[int, list[int]] = {}
+    for run in _TICKS.finditer(text):
+        runs.setdefault(len(run[0]), []).append(run.start())
+    return runs
 
 
 def count_tags(text: str) -> int:
