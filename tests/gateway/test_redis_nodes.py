@@ -65,6 +65,18 @@ async def test_a_known_state_needs_no_call_of_redis(server: RedisServer) -> None
                 assert after["cmdstat_hmget"]["calls"] == before["cmdstat_hmget"]["calls"]
 
 
+async def test_the_first_instruction_of_a_session_is_one_call_of_redis(server: RedisServer) -> None:
+    async with cluster(server, 2) as (_, (one, two)):
+        for running in (one, two):
+            await ask(running)
+        with server.client(decode_responses=True) as client:
+            before: Any = client.info("commandstats")
+            assert target(await ask(one, "<**!second.m**> hi", session="new")) == (200, "second.primary.m")
+            after: Any = client.info("commandstats")
+        assert after["cmdstat_hmget"]["calls"] - before["cmdstat_hmget"]["calls"] == 1
+        assert target(await ask(two, session="new")) == (200, "second.primary.m")
+
+
 async def test_the_same_message_on_two_nodes_applies_once_and_uses_are_exact(server: RedisServer) -> None:
     texts: list[str] = []
 

@@ -13,9 +13,11 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from routecodex.stores.redis.call_batches import CallBatches, pack_command
+from routecodex.stores.redis.call_batches import CallBatches, CallLate, pack_command
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.nodes import eventually
+
+MOST = 3
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 async def batches(server: RedisServer) -> AsyncIterator[CallBatches]:
     client = Redis(host=server.host, port=server.port, protocol=2, max_connections=4)
-    yield CallBatches(client, timeout=10, most=8)
+    yield CallBatches(client, timeout=10, most=MOST)
     await client.aclose()
 
 
@@ -85,6 +87,35 @@ async def test_a_connection_for_which_nobody_waits_is_dropped(
             await asyncio.wait_for(batches.call("GET", "k"), 0.02)
     server.thaw()
     assert await batches.call("GET", "k") == b"1"
+
+
+async def test_calls_wait_for_a_connection_together_while_the_most_are_under_way(
+    server: RedisServer, batches: CallBatches
+) -> None:
+    await batches.call("SET", "k", "1")
+    with server.client() as client:
+        server.freeze()
+        calls = []
+        for _ in range(30):
+            calls.append(asyncio.ensure_future(batches.call("INCR", "k")))
+            await asyncio.sleep(0.001)
+        server.thaw()
+        assert sorted(await asyncio.gather(*calls)) == list(range(2, 32))
+        found: Any = client.info("clients")
+    # The most, which wait for it, and this one.
+    assert found["connected_clients"] <= MOST + 1
+
+
+async def test_a_call_is_late_at_its_limit_and_others_are_not(server: RedisServer) -> None:
+    client = Redis(host=server.host, port=server.port, protocol=2, max_connections=4)
+    batches = CallBatches(client, timeout=0.05, most=MOST)
+    await batches.call("SET", "k", "1")
+    server.freeze()
+    found = await asyncio.gather(*(batches.call("GET", "k") for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in found] == [CallLate] * 3
+    server.thaw()
+    assert await batches.call("GET", "k") == b"1"
+    await client.aclose()
 
 
 async def test_all_callers_are_told_when_the_connection_is_lost(

@@ -108,6 +108,18 @@ async def test_a_change_of_a_known_value_is_one_call(server: RedisServer, redis:
         assert await value_of(one, "sessions", "s-1") == b"2"
 
 
+async def test_a_change_of_a_value_that_is_not_known_costs_no_read(server: RedisServer, redis: Any) -> None:
+    async with nodes(server.url, 2) as (one, two):
+        scripts = scripts_without_checks(redis)
+        assert await one.update("sessions", "s-1", add_one) == b"1"
+        assert scripts_without_checks(redis) - scripts == 1
+        redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        # The write that expected no value returns the one that there is.
+        assert await two.update("sessions", "s-1", add_one) == b"2"
+        assert scripts_without_checks(redis) - scripts == 3
+        assert await value_of(one, "sessions", "s-1") == b"2"
+
+
 def scripts_without_checks(redis: Any) -> int:
     """Return how many scripts have run that read or write a value: each begins with HMGET."""
     found: int = redis.info("commandstats")["cmdstat_hmget"]["calls"]

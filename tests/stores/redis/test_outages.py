@@ -456,6 +456,38 @@ async def test_a_cancelled_write_happens_completely(server: RedisServer, store: 
     assert await store.update("sessions", "count", add_one) in (b"1", b"2")
 
 
+async def test_a_change_that_is_cancelled_while_its_write_is_under_way_is_made_once(
+    server: RedisServer, store: RedisStore
+) -> None:
+    server.freeze()
+    call = asyncio.ensure_future(store.update("sessions", "count", add_one))
+    await asyncio.sleep(TIMEOUT / 4)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert call.cancelled()
+    server.thaw()
+
+    async def is_made() -> bool:
+        return await value_of(store, "sessions", "count") == b"1"
+
+    await eventually(is_made)
+    assert await store.update("sessions", "count", add_one) == b"2"
+
+
+async def test_a_change_that_is_cancelled_before_its_turn_lets_the_others_through(
+    server: RedisServer, store: RedisStore
+) -> None:
+    server.freeze()
+    calls = [asyncio.ensure_future(store.update("sessions", "count", add_one)) for _ in range(4)]
+    await asyncio.sleep(TIMEOUT / 4)
+    for one in (calls[1], calls[2]):
+        one.cancel()
+    server.thaw()
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert [found[0], found[3]] == [b"1", b"2"]
+    assert await store.update("sessions", "count", add_one) == b"3"
+
+
 async def test_one_line_is_logged_when_it_goes_and_one_when_it_is_back(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ happens once or not at all: one whose caller was told that it failed is undone w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -322,8 +323,12 @@ class RedisStore:
             return await self._write_or_undo(write, id, source, former)
         except asyncio.CancelledError:
             # It may have been sent: it is sent again with its id, unless somebody has changed the key.
-            self._start(self._write_or_undo(write, id, source, former))
+            self._start(self._finish(write, id, source, former))
             raise
+
+    async def _finish(self, write: KeyWrite, id: str, source: FormerValue, former: Stored | None) -> None:
+        with contextlib.suppress(StoreError):
+            await self._write_or_undo(write, id, source, former)
 
     async def _write_or_undo(
         self, write: KeyWrite, id: str, source: FormerValue, former: Stored | None
