@@ -6,6 +6,7 @@
 - `systems`, `peers`, `processes`: the compared systems: installation, start and end.
 - `accounting`: CPU time and memory of processes, from /proc.
 - `measure`, `summary`: samples in rounds, and their medians.
+- `store_costs`, `store_writes`: calls of the stores without a gateway.
 - `memory`: memory of our gateway over many requests and with many open streams.
 - `budget`: the rules that must hold, as data.
 - `report`, `plot`: tables, JSON, the figures in the documentation.

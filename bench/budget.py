@@ -9,6 +9,7 @@ from typing import Literal, assert_never
 
 from bench.measure import Findings
 from bench.memory import SOAK_REQUESTS, STREAMS, Memory
+from bench.store_writes import ratio
 from bench.summary import Row, Table, summarise
 
 Verdict = Literal["pass", "fail", "not run"]
@@ -59,7 +60,16 @@ class Below:
     unit: str
 
 
-Rule = AtLeast | Added | Growth | Kept | Below
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A figure of the gateway alone is at least this."""
+
+    figure: str
+    limit: float
+    unit: str
+
+
+Rule = AtLeast | Added | Growth | Kept | Below | Above
 
 RULES: tuple[Rule, ...] = (
     AtLeast("n16", "litellm", 80),
@@ -89,6 +99,8 @@ RULES: tuple[Rule, ...] = (
     # A node on Redis, against one on files.
     Kept("redis16", "n16", 0.9),
     Kept("redissticky16", "filesticky16", 3),
+    # The same without the rest of a request, which both stores have in common.
+    Above("writes to Redis, 32 at once", 5, "× those to files"),
     Below("startup", 1.0, "s"),
     Below("idle memory", 80, "MB"),
     # Flat: 100 000 requests add less than a single large body can leave in an allocator.
@@ -113,6 +125,8 @@ def figures(findings: Findings, memory: Memory | None) -> dict[str, float]:
     if starts:
         known["startup"] = statistics.median(start.seconds for start in starts)
         known["idle memory"] = statistics.median(start.rss_mb for start in starts)
+    if findings.writes:
+        known["writes to Redis, 32 at once"] = ratio(findings.writes, 32)
     if memory is not None and memory.requests >= SOAK_REQUESTS:
         known["memory growth over 100 000 requests"] = memory.growth_mb
     if memory is not None and memory.streams >= STREAMS:
@@ -166,6 +180,11 @@ def _check(rule: Rule, table: Table, own: dict[str, float]) -> Check:
             if figure not in own:
                 return Check(text, "not run", "")
             return Check(text, _verdict(own[figure] < limit), f"{own[figure]:.3g} {unit}")
+        case Above(figure, limit, unit):
+            text = f"{figure}: at least {limit:g} {unit}"
+            if figure not in own:
+                return Check(text, "not run", "")
+            return Check(text, _verdict(own[figure] >= limit), f"{own[figure]:.3g} {unit.split()[0]}")
         case _:
             assert_never(rule)
 

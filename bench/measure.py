@@ -20,6 +20,7 @@ from bench.peers import Unavailable
 from bench.ports import free_port
 from bench.processes import Running, running
 from bench.setups import SETUPS
+from bench.store_writes import StoreWrites
 from bench.systems import Place, System
 
 MEET_SECONDS = 20.0
@@ -67,11 +68,12 @@ class Settings:
 
 
 class Findings(msgspec.Struct):
-    """All samples, and the systems that were skipped."""
+    """All samples, the systems that were skipped, and the writes of the stores."""
 
     samples: list[Sample] = []
     starts: list[Start] = []
     skipped: dict[str, str] = {}
+    writes: list[StoreWrites] = []
 
 
 def cores() -> tuple[int | None, int | None]:

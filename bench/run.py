@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import budget, cells, memory, native, page, plot, report
 from bench.measure import Settings, cores, measure
 from bench.peers import Unavailable
+from bench.store_writes import measure_writes
 from bench.summary import summarise
 from bench.systems import QUICK, SYSTEMS
 
@@ -71,6 +72,8 @@ def _run(options: argparse.Namespace, folder: Path) -> report.Results:
         found = measure(
             [SYSTEMS[name] for name in names], chosen, settings=settings, mock=mock, folder=folder
         )
+        if "ours" in names and any(cell.name == "redissticky16" for cell in chosen):
+            found.writes = measure_writes()
         examine = "ours" in names and "ours" not in found.skipped and not quick and not options.no_memory
         if examine:
             try:

@@ -40,15 +40,17 @@ class StoreCosts:
 
 def measure_store() -> StoreCosts:
     """Start a Redis, measure and end it."""
-    with _redis() as (port, server):
+    with started_redis() as (port, server):
         return asyncio.run(_measure(port, server))
 
 
 @contextmanager
-def _redis() -> Iterator[tuple[int, int]]:
+def started_redis(*, keeps: bool = False) -> Iterator[tuple[int, int]]:
+    """Start a Redis, which keeps its data on disk if told so; return its port and process id."""
     program, port = system_redis(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        command += ["--appendonly", "yes" if keeps else "no"]
         with (Path(folder) / "log").open("w") as log, subprocess.Popen(command, stdout=log) as process:
             try:
                 yield port, process.pid
@@ -56,8 +58,8 @@ def _redis() -> Iterator[tuple[int, int]]:
                 process.terminate()
 
 
-def _own_cpu() -> float:
-    # Of this process, in microseconds; /proc has ticks.
+def own_cpu() -> float:
+    """Return the CPU seconds of this process, to the microsecond; /proc has ticks."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
@@ -71,14 +73,14 @@ async def _measure(port: int, server: int) -> StoreCosts:
     from routecodex.stores.redis.store import RedisStore
 
     client: Any = Redis(host="127.0.0.1", port=port)
-    await _reachable(client)
+    await reachable(client)
     address = parse_redis_url(f"redis://127.0.0.1:{port}")
     store = RedisStore(RedisOptions(address=address, timeout=_PATIENCE))
     await _change(store, 0)
-    server_before, own_before = cpu_seconds([server]), _own_cpu()
+    server_before, own_before = cpu_seconds([server]), own_cpu()
     await asyncio.gather(*(_change(store, number) for number in range(_WRITERS)))
     server_us = (cpu_seconds([server]) - server_before) / _CALLS * 1e6
-    client_us = (_own_cpu() - own_before) / _CALLS * 1e6
+    client_us = (own_cpu() - own_before) / _CALLS * 1e6
     await store.close()
     message_us = await _message_us(client, port, server)
     await client.aclose()
@@ -92,7 +94,8 @@ async def _change(store: Store, writer: int) -> None:
         await store.update("sessions", f"s-{writer}-{number % 30}", lambda _: value, ttl=86_400)
 
 
-async def _reachable(client: Any) -> None:
+async def reachable(client: Any) -> None:
+    """Wait until the server answers."""
     until = time.monotonic() + _PATIENCE
     while True:
         with contextlib.suppress(OSError, Exception):

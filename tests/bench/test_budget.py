@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench import budget, report
-from bench.budget import Added, AtLeast, Below, Check, Growth, Rule
+from bench.budget import Above, Added, AtLeast, Below, Check, Growth, Rule
 from bench.measure import Findings, Sample, Settings, Start
 from bench.memory import Memory
 from bench.native import Load, Percentiles
+from bench.store_writes import StoreWrites
 from bench.summary import summarise
 
 SETTINGS = Settings(rounds=1, seconds=1, warmup=0, repeats=0, load_core=0, gateway_core=1)
@@ -26,7 +27,9 @@ def taken(
 
 
 def verdict(rule: Rule, samples: list[Sample], memory: Memory | None = None) -> str:
-    return budget.check(Findings(samples, [Start("ours", 0.4, 40)]), memory, [rule])[1].verdict
+    writes = [StoreWrites("file", 32, 1_000, 300), StoreWrites("redis", 32, 6_000, 30)]
+    findings = Findings(samples, [Start("ours", 0.4, 40)], writes=writes)
+    return budget.check(findings, memory, [rule])[1].verdict
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,9 @@ def verdict(rule: Rule, samples: list[Sample], memory: Memory | None = None) -> 
         (Below("startup", 1, "s"), "pass"),
         (Below("idle memory", 30, "MB"), "fail"),
         (Below("memory per open stream, 1 000 open", 60, "KB"), "not run"),
+        (Above("writes to Redis, 32 at once", 5, "×"), "pass"),
+        (Above("writes to Redis, 32 at once", 7, "×"), "fail"),
+        (Above("writes to Redis, 1 at once", 5, "×"), "not run"),
     ],
 )
 def test_a_rule_is_judged_by_the_systems_that_ran(rule: Rule, expected: str) -> None:
