@@ -74,6 +74,7 @@ class Forgetful:
     """A store that keeps nothing, so that only the cache before it takes memory."""
 
     kind = "memory"
+    reads_by_updates = False
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
         return change(None)
