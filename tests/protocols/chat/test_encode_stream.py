@@ -230,7 +230,7 @@ def test_finishes_have_chats_reasons(reason: Reason, finish_reason: str) -> None
 
 
 def test_a_broken_answer_ends_with_an_error_and_nothing_complete() -> None:
-    error = UpstreamLimited("slow down", retry_after=3)
+    error = UpstreamLimited("slow down", retry_after=3, details={"provider": "up"})
     for middle in (text("Hi"), [PartStarted(0, ToolCall("a", "f")), ArgumentsDelta(0, '{"x')], []):
         out = written(answer(*middle, end=Failed(error)))
         check_broken_chat(out)
@@ -240,7 +240,9 @@ def test_a_broken_answer_ends_with_an_error_and_nothing_complete() -> None:
                 "type": "rate_limit_error",
                 "param": None,
                 "code": "rate_limit_exceeded",
-            }
+            },
+            "code": "rate_limit_exceeded",
+            "details": {"provider": "up"},
         }
 
 

@@ -96,7 +96,7 @@ class StreamEncoder(codec.StreamEncoder):
             case Finished():
                 return self._finish(event)
             case Failed():
-                failure = b"data: " + json.encode({"error": errors.error_object(event.error)}) + b"\n\n"
+                failure = errors.error_frame(event.error)
                 return self._collected_delta() + failure
             case _:
                 pass

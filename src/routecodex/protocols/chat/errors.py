@@ -7,7 +7,7 @@ from typing import Any
 
 from routecodex.canon.errors import GatewayError, Kind, LimitExceeded, UpstreamError
 from routecodex.protocols.upstream_errors import plain_text, upstream_error
-from routecodex.wire import json
+from routecodex.wire import json, sse
 
 _TYPES: dict[Kind, str] = {
     "invalid_request": "invalid_request_error",
@@ -46,6 +46,11 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
     if error.details is not None:
         body["details"] = error.details
     return error.status, body
+
+
+def error_frame(error: GatewayError) -> bytes:
+    """Return the frame that ends a broken stream."""
+    return sse.frame(json.encode(encode_error(error)[1]))
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:

@@ -95,7 +95,7 @@ class Relay(FrameRelay):
         """Size of a chunk without content."""
 
     def _error_frame(self, error: GatewayError) -> bytes:
-        return sse.frame(json.encode({"error": errors.error_object(error)}))
+        return errors.error_frame(error)
 
     def _unparsable(self) -> GatewayError:
         return unparsable()
