@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kit.stream_server import StreamServer
 from tests.kit.upstream import Request, Script, Upstream
 from tests.providers.http.authority import Authority
 
@@ -34,40 +35,35 @@ class TlsProviders:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    try:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+    finally:
+        writer.close()
 
 
 async def _serve(authority: Authority, script: Script, ready: Future[TlsProviders], ca: str) -> None:
     async with Upstream(script, ssl=authority.server(*HOSTS)) as upstream:
         providers = TlsProviders({"SSL_CERT_FILE": ca}, upstream.requests)
-        tasks: set[asyncio.Task[None]] = set()
 
         async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.add(task)
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 head = await reader.readuntil(b"\r\n\r\n")
                 providers.hosts.append(head.split()[1].decode().partition(":")[0])
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
                 onward = await asyncio.open_connection("127.0.0.1", upstream.port)
                 await asyncio.gather(_pump(reader, onward[1]), _pump(onward[0], writer))
-            writer.close()
 
-        async with await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy:
-            port = proxy.sockets[0].getsockname()[1]
-            providers.environ["HTTPS_PROXY"] = f"http://127.0.0.1:{port}"
-            ready.set_result(providers)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        proxy = StreamServer(tunnel)
+        await proxy.start()
+        providers.environ["HTTPS_PROXY"] = f"http://127.0.0.1:{proxy.port}"
+        ready.set_result(providers)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await proxy.close()
 
 
 @contextlib.contextmanager

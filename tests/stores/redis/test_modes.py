@@ -89,6 +89,8 @@ async def test_the_store_follows_a_failover_of_sentinels(replicated: list[RedisS
     async with nodes(f"redis+sentinel://{hosts}/mymaster", 2, timeout=0.5) as (one, two):
         assert await one.update("sessions", "count", add_one) == b"1"
         with master.client() as client:
+            # WAIT is about the writes of its own connection: the replica has those before them too.
+            client.set("barrier", 1)
             assert client.execute_command("WAIT", 1, 5000) == 1
         master.kill()
 
