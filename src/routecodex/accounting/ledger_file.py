@@ -73,12 +73,19 @@ def _is_damaged(error: sqlite3.Error) -> bool:
 
 
 class LedgerFile:
-    """The writer of one process; all methods run in one thread."""
+    """The writer of one process; all methods run in one thread. `pause` is called between statements."""
 
     def __init__(
-        self, path: Path, *, server: str, timezone: str, now: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        server: str,
+        timezone: str,
+        now: Callable[[], float] = time.time,
+        pause: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
+        self._pause = pause or _no_pause
         self._now = now
         self._facts = {"server": server, "timezone": timezone}
         self._connection: sqlite3.Connection | None = None
@@ -104,8 +111,8 @@ class LedgerFile:
             before = _last_row(connection)
             closed = _close_days(connection, int(self._now()))
             _roll_up_others(connection, before, closed)
-            inserted = _insert(connection, ledger_schema.REQUESTS, batch.requests)
-            _insert(connection, ledger_schema.CALLS, batch.calls)
+            inserted = _insert(connection, ledger_schema.REQUESTS, batch.requests, self._pause)
+            _insert(connection, ledger_schema.CALLS, batch.calls, self._pause)
             connection.executemany(
                 ledger_schema.INSERT_UNCOUNTED, [(*row, before + number) for *row, number in batch.uncounted]
             )
@@ -216,7 +223,16 @@ class LedgerFile:
             os.close(lock)
 
 
-def _insert(connection: sqlite3.Connection, table: TableInsert, rows: Sequence[LedgerRow]) -> int:
+def _no_pause() -> None:
+    """Do nothing."""
+
+
+def _insert(
+    connection: sqlite3.Connection,
+    table: TableInsert,
+    rows: Sequence[LedgerRow],
+    pause: Callable[[], None],
+) -> int:
     """Insert rows, many with each statement; return how many were not there before.
 
     Every statement gives up the GIL and must wait for it: one for each row makes requests wait too.
@@ -224,6 +240,7 @@ def _insert(connection: sqlite3.Connection, table: TableInsert, rows: Sequence[L
     before, end = connection.total_changes, len(rows) // ROWS_AT_ONCE * ROWS_AT_ONCE
     for first in range(0, end, ROWS_AT_ONCE):
         connection.execute(table.many, tuple(chain.from_iterable(rows[first : first + ROWS_AT_ONCE])))
+        pause()
     connection.executemany(table.one, rows[end:])
     return connection.total_changes - before
 

@@ -155,11 +155,21 @@ def serve(commands: BinaryIO, answers: BinaryIO) -> None:
             if file is not None:
                 file.close()
             place = (command.path, command.server, command.timezone)
-            file = LedgerFile(Path(command.path), server=command.server, timezone=command.timezone)
+            file = _file_of(command)
         answers.write(_DONE if _is_written(file, command.batch) else _FAILED)
         answers.flush()
     if file is not None:
         file.close()
+
+
+def _file_of(command: WriteCommand) -> LedgerFile:
+    """Return the file of a command; between statements other processes get the core."""
+    return LedgerFile(
+        Path(command.path),
+        server=command.server,
+        timezone=command.timezone,
+        pause=getattr(os, "sched_yield", None),
+    )
 
 
 def _is_written(file: LedgerFile, batch: LedgerBatch) -> bool:
