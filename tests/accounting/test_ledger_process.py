@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from routecodex.accounting.ledger import Ledger, LedgerOptions
 from routecodex.accounting.ledger_file import LedgerBatch, reading
-from routecodex.accounting.ledger_process import LARGE, LedgerProcess, WriteCommand
+from routecodex.accounting.ledger_process import LARGE, MOST_WAITING, LedgerProcess, WriteCommand
 from tests.accounting.ledger_rows import MIDNIGHT, batch, ledger_file, request
 
 LONG = 3600.0
@@ -48,9 +49,16 @@ def process(clock: Clock) -> Iterator[LedgerProcess]:
     made.close()
 
 
-def command(path: Path, first: int, count: int = LARGE) -> WriteCommand:
+def ready(process: LedgerProcess) -> LedgerProcess:
+    """The process when it takes batches."""
+    while not process.is_ready():
+        time.sleep(0.01)
+    return process
+
+
+def command(path: Path, first: int, count: int = LARGE, *, waiting: int = 0) -> WriteCommand:
     rows = batch([request(f"req_{number:06d}", MIDNIGHT + 60) for number in range(first, first + count)])
-    return WriteCommand(str(path), "main", "UTC", rows)
+    return WriteCommand(str(path), "main", "UTC", rows, waiting)
 
 
 def figures(path: Path) -> tuple[int, int, int]:
@@ -69,13 +77,39 @@ def running(process: LedgerProcess) -> int:
 
 
 def test_a_large_batch_is_written_by_a_process(path: Path, process: LedgerProcess) -> None:
-    assert process.write(command(path, 0))
+    # It has only been started, and nothing waits for it.
+    assert not process.write(command(path, 0))
+    assert ready(process).write(command(path, 0))
     assert figures(path) == (LARGE, LARGE, LARGE)
     first = running(process)
     assert first != os.getpid()
     assert process.write(command(path, LARGE))
     assert figures(path) == (2 * LARGE, 2 * LARGE, 2 * LARGE)
     assert running(process) == first
+
+
+def test_batches_are_left_to_the_thread_when_too_many_requests_wait(
+    path: Path, process: LedgerProcess
+) -> None:
+    assert not ready(process).write(command(path, 0, waiting=MOST_WAITING + 1))
+    assert process.write(command(path, 0, waiting=MOST_WAITING))
+    assert figures(path)[0] == LARGE
+
+
+def test_a_process_that_does_not_start_is_given_up(
+    path: Path, process: LedgerProcess, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    while process.pid is None:
+        assert not process.write(command(path, 0))
+    while process.pid is not None:
+        # Its end shows in the pipe, or it is late.
+        clock.now += 1.0
+        assert not process.write(command(path, 0))
+    clock.now += 60.0
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert not process.write(command(path, 0))
+    assert process.pid is None
 
 
 def test_small_batches_start_no_process(path: Path, process: LedgerProcess) -> None:
@@ -87,7 +121,7 @@ def test_small_batches_start_no_process(path: Path, process: LedgerProcess) -> N
 def test_the_process_writes_small_batches_too_until_the_flood_is_a_minute_ago(
     path: Path, process: LedgerProcess, clock: Clock
 ) -> None:
-    assert process.write(command(path, 0))
+    assert ready(process).write(command(path, 0))
     clock.now = 59.0
     assert process.write(command(path, LARGE, 1))
     clock.now = 61.0
@@ -97,7 +131,7 @@ def test_the_process_writes_small_batches_too_until_the_flood_is_a_minute_ago(
 
 def test_each_batch_goes_to_the_file_it_names(path: Path, process: LedgerProcess) -> None:
     second = path.with_name("second.sqlite")
-    assert process.write(command(path, 0))
+    assert ready(process).write(command(path, 0))
     assert process.write(command(second, 0))
     assert process.write(command(path, LARGE))
     assert figures(path)[0] == 2 * LARGE
@@ -107,20 +141,20 @@ def test_each_batch_goes_to_the_file_it_names(path: Path, process: LedgerProcess
 def test_a_batch_that_a_killed_process_did_not_confirm_is_left_to_the_thread(
     path: Path, process: LedgerProcess, clock: Clock
 ) -> None:
-    assert process.write(command(path, 0))
+    assert ready(process).write(command(path, 0))
     os.kill(running(process), signal.SIGKILL)
     assert not process.write(command(path, LARGE))
     # It is not started again at once, in case it cannot run at all.
     assert not process.write(command(path, LARGE))
     assert process.pid is None
     clock.now = 61.0
-    assert process.write(command(path, LARGE))
+    assert ready(process).write(command(path, LARGE))
     assert figures(path) == (2 * LARGE, 2 * LARGE, 2 * LARGE)
 
 
 def test_a_process_that_hangs_is_killed_and_its_batch_is_left_to_the_thread(path: Path) -> None:
     process = LedgerProcess(patience=LONG)
-    assert process.write(command(path, 0))
+    assert ready(process).write(command(path, 0))
     pid = running(process)
     os.kill(pid, signal.SIGSTOP)
     process.patience = 0.1
@@ -132,7 +166,7 @@ def test_a_process_that_hangs_is_killed_and_its_batch_is_left_to_the_thread(path
 
 def test_rows_that_were_written_twice_count_once(path: Path, process: LedgerProcess) -> None:
     rows = command(path, 0)
-    assert process.write(rows)
+    assert ready(process).write(rows)
     # The thread did not get the answer.
     file = ledger_file(path)
     file.write(rows.batch)
@@ -144,7 +178,7 @@ def test_a_file_that_cannot_be_written_is_left_to_the_thread(path: Path, process
     ledger_file(path).write(batch([]))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert not process.write(command(path, 0))
+    assert not ready(process).write(command(path, 0))
     other.execute("ROLLBACK")
     other.close()
     assert process.write(command(path, 0))
@@ -155,7 +189,7 @@ def test_a_file_that_cannot_be_written_is_left_to_the_thread(path: Path, process
 def test_signals_to_the_whole_service_do_not_end_it_before_the_worker(
     path: Path, process: LedgerProcess, number: signal.Signals
 ) -> None:
-    assert process.write(command(path, 0))
+    assert ready(process).write(command(path, 0))
     pid = running(process)
     os.kill(pid, number)
     assert process.write(command(path, LARGE))
@@ -165,11 +199,11 @@ def test_signals_to_the_whole_service_do_not_end_it_before_the_worker(
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-from tests.accounting.test_ledger_process import command
+from tests.accounting.test_ledger_process import command, ready
 from routecodex.accounting.ledger_process import LedgerProcess
 
 path, process = Path(sys.argv[1]), LedgerProcess()
-assert process.write(command(path, 0))
+assert ready(process).write(command(path, 0))
 print(process.pid, flush=True)
 write = os.write
 

@@ -160,7 +160,10 @@ class Ledger(Generic[T]):
     def _write_apart(self, batch: LedgerBatch) -> bool:
         """Let the process write a batch of a flood; return whether it did."""
         options = self._written_to
-        return self._process.write(WriteCommand(str(options.path), options.server, options.timezone, batch))
+        waiting = len(batch.requests) + len(self._pending)
+        return self._process.write(
+            WriteCommand(str(options.path), options.server, options.timezone, batch, waiting)
+        )
 
     def _write_patiently(self, batch: LedgerBatch) -> None:
         deadline = time.monotonic() + self._patience

@@ -3,10 +3,11 @@
 Binding the values of a row holds the GIL for as long as a small request takes in all. Beyond some thousand
 requests a second the thread of the ledger therefore hands its batches to this process, and waits for each. It
 is started by the first large batch, and ended when there was none for a minute. A batch that it does not
-confirm is written by the thread: rows that are there already are not written again.
+confirm is written by the thread: rows that are there already are not written again. So are those that come
+while it starts, and when too many wait: the thread slows the requests down, so that no row is lost.
 
     worker → process    length (4 bytes), `WriteCommand` as MessagePack
-    process → worker    one byte: 1, the batch is committed; 0, it is not
+    process → worker    one byte: 1, ready, or the batch is committed; 0, it is not
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import IO, BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
@@ -40,18 +41,23 @@ _REST_SECONDS: Final = 60.0
 """Seconds after a failure in which no process is started."""
 _ANSWER_SECONDS: Final = 10.0
 _END_SECONDS: Final = 5.0
-_NICENESS: Final = 5
+_START_SECONDS: Final = 30.0
+MOST_WAITING: Final = 4000
+"""Requests in and behind a batch at which the process is too slow, because other processes need its core."""
+_MANY_WAITING: Final = 1500
+"""Requests in and behind a batch at which the process no longer lets others go first."""
 _LENGTH: Final = struct.Struct("<I")
 _DONE, _FAILED = b"\x01", b"\x00"
 
 
 class WriteCommand(Struct, frozen=True, array_like=True):
-    """A batch, and the file it belongs to."""
+    """A batch, and the file it belongs to; `waiting` requests are in it or have come since."""
 
     path: str
     server: str
     timezone: str
     batch: LedgerBatch
+    waiting: int = 0
 
 
 class LedgerProcess:
@@ -66,6 +72,8 @@ class LedgerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._used_at = 0.0
         self._rests_until = 0.0
+        self._started_at = 0.0
+        self._is_ready = False
         self._encoder = msgspec.msgpack.Encoder()
 
     @property
@@ -82,15 +90,19 @@ class LedgerProcess:
             self.close()
             return False
         try:
-            return self._send(self._started(), command)
+            if not self.is_ready() or command.waiting > MOST_WAITING:
+                return False
+            return self._send(command)
         except OSError as exc:
             log.info("the usage ledger is written without a process of its own for a while: %s", exc)
             self._rests_until = now + _REST_SECONDS
             self.close(patience=0.0)
             return False
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def is_ready(self) -> bool:
+        """Start the process if it does not run, and return whether it takes batches; OSError if it cannot."""
         if self._process is None:
+            self._started_at, self._is_ready = self._monotonic(), False
             self._process = subprocess.Popen(  # noqa: S603  # this module, by the interpreter that runs it
                 [sys.executable, "-m", __name__],
                 stdin=subprocess.PIPE,
@@ -98,13 +110,17 @@ class LedgerProcess:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
             )
-        return self._process
+        answers = _pipe(self._process.stdout)
+        if not self._is_ready and _is_due(answers, select.POLLIN, 0.0):
+            self._is_ready = _answer(answers)
+        if not self._is_ready and self._monotonic() - self._started_at > _START_SECONDS:
+            raise TimeoutError("the process that writes the ledger does not start")
+        return self._is_ready
 
-    def _send(self, process: subprocess.Popen[bytes], command: WriteCommand) -> bool:
+    def _send(self, command: WriteCommand) -> bool:
         """Send a batch and wait until it is committed; OSError if the process ended or hangs."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        commands, answers = process.stdin.fileno(), process.stdout.fileno()
+        assert self._process is not None
+        commands, answers = _pipe(self._process.stdin), _pipe(self._process.stdout)
         content = self._encoder.encode(command)
         deadline = self._monotonic() + self.patience
         left = memoryview(_LENGTH.pack(len(content)) + content)
@@ -113,16 +129,10 @@ class LedgerProcess:
             self._await(commands, select.POLLOUT, deadline)
             left = left[os.write(commands, left) :]
         self._await(answers, select.POLLIN, deadline)
-        answer = os.read(answers, 1)
-        if not answer:
-            raise BrokenPipeError("the process that writes the ledger has ended")
-        return answer == _DONE
+        return _answer(answers)
 
     def _await(self, descriptor: int, event: int, deadline: float) -> None:
-        """Wait for a pipe; `select` does not know descriptors beyond 1023, and connections take many."""
-        poll = select.poll()
-        poll.register(descriptor, event)
-        if not poll.poll(max(0.0, deadline - self._monotonic()) * 1000.0):
+        if not _is_due(descriptor, event, max(0.0, deadline - self._monotonic())):
             raise TimeoutError("the process that writes the ledger does not answer")
 
     def close(self, patience: float = _END_SECONDS) -> None:
@@ -141,11 +151,33 @@ class LedgerProcess:
             process.wait()
 
 
+def _pipe(pipe: IO[bytes] | None) -> int:
+    assert pipe is not None
+    return pipe.fileno()
+
+
+def _is_due(descriptor: int, event: int, seconds: float) -> bool:
+    """Wait for a pipe; `select` does not know descriptors beyond 1023, and connections take many."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(seconds * 1000.0))
+
+
+def _answer(answers: int) -> bool:
+    answer = os.read(answers, 1)
+    if not answer:
+        raise BrokenPipeError("the process that writes the ledger has ended")
+    return answer == _DONE
+
+
 def serve(commands: BinaryIO, answers: BinaryIO) -> None:
     """Write the batches that come until the worker closes its end, or dies."""
+    answers.write(_DONE)
+    answers.flush()
     decoder = msgspec.msgpack.Decoder(WriteCommand)
     file: LedgerFile | None = None
     place = ("", "", "")
+    pause = Pause()
     while len(head := commands.read(_LENGTH.size)) == _LENGTH.size:
         (size,) = _LENGTH.unpack(head)
         if len(content := commands.read(size)) < size:
@@ -155,21 +187,26 @@ def serve(commands: BinaryIO, answers: BinaryIO) -> None:
             if file is not None:
                 file.close()
             place = (command.path, command.server, command.timezone)
-            file = _file_of(command)
+            file = LedgerFile(
+                Path(command.path), server=command.server, timezone=command.timezone, pause=pause
+            )
+        pause.yields = command.waiting < _MANY_WAITING
         answers.write(_DONE if _is_written(file, command.batch) else _FAILED)
         answers.flush()
     if file is not None:
         file.close()
 
 
-def _file_of(command: WriteCommand) -> LedgerFile:
-    """Return the file of a command; between statements other processes get the core."""
-    return LedgerFile(
-        Path(command.path),
-        server=command.server,
-        timezone=command.timezone,
-        pause=getattr(os, "sched_yield", None),
-    )
+class Pause:
+    """Lets other processes have the core between two statements, unless too many requests wait."""
+
+    def __init__(self) -> None:
+        self.yields = True
+        self._yield: Callable[[], None] | None = getattr(os, "sched_yield", None)
+
+    def __call__(self) -> None:
+        if self.yields and self._yield is not None:
+            self._yield()
 
 
 def _is_written(file: LedgerFile, batch: LedgerBatch) -> bool:
@@ -183,8 +220,6 @@ def _is_written(file: LedgerFile, batch: LedgerBatch) -> bool:
 
 def main() -> None:
     """Serve one worker: it ends this process by closing the pipe, so that nothing it has sent is lost."""
-    # Requests come first on a core that both need; a quarter of it is enough for their rows.
-    os.nice(_NICENESS)
     # Sent to the whole group by a terminal, and to the whole service by systemd.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
