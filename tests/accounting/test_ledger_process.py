@@ -100,13 +100,12 @@ def test_a_process_that_does_not_start_is_given_up(
     path: Path, process: LedgerProcess, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
-    while process.pid is None:
-        assert not process.write(command(path, 0))
+    assert not process.write(command(path, 0))
     while process.pid is not None:
         # Its end shows in the pipe, or it is late.
         clock.now += 1.0
         assert not process.write(command(path, 0))
-    clock.now += 60.0
+    clock.now += 61.0
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert not process.write(command(path, 0))
     assert process.pid is None
