@@ -1,4 +1,4 @@
-"""What a message tells the gateway, and the rules by which it may.
+"""Instructions found in one message, and the rules by which they may act.
 
 Apart from `instructions`, because classes with keywords cannot be compiled.
 """
