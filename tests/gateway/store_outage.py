@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 SPACES = (
@@ -39,13 +39,20 @@ def read_only(folder: Path, *spaces: str) -> Iterator[None]:
     locks = [folder / space / ".lock" for space in spaces or SPACES]
     for lock in locks:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        lock.unlink(missing_ok=True)
-        lock.mkdir()
+        _replace_by_directory(lock)
     try:
         yield
     finally:
         for lock in locks:
             lock.rmdir()
+
+
+def _replace_by_directory(lock: Path) -> None:
+    """Put a directory where the lock file was; a writer may create the file again in between."""
+    while not lock.is_dir():
+        lock.unlink(missing_ok=True)
+        with suppress(FileExistsError):
+            lock.mkdir()
 
 
 Outage = Callable[[Path], AbstractContextManager[None]]
