@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from routecodex.stores.redis.store import RedisStore
+from routecodex.stores.store import StoreError
 from tests.cli import process
 from tests.gateway.clock_gateway import HEAD, OPERATOR, SESSION, config, now_ms
 from tests.gateway.redis_gateway import TIMEOUT_MS, cluster, ready
@@ -26,7 +27,7 @@ from tests.kit.redis_server import RedisServer
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Steps, Wait
 from tests.kit.upstream import Request, Upstream
-from tests.stores.redis.nodes import eventually, open_node
+from tests.stores.redis.nodes import eventually, is_up, open_node
 
 LEASE_MS = 2000
 CLOCK = config(f"lease_ms = {LEASE_MS}\nhold_max_ms = 20000\n")
@@ -139,24 +140,46 @@ async def test_the_mark_of_a_dead_node_is_taken_over_when_its_lease_is_up(server
 
 async def test_nobody_takes_over_a_mark_for_one_lease_after_an_outage(server: RedisServer) -> None:
     async with watcher(server) as store, cluster(server, 1, more=CLOCK) as (up, [one]):
-        await store.get("clock", SESSION)
-        up_now = store.uptime()
-        mark = {"id": "cut-off:clock:1", "untilMs": now_ms(), "start": up_now.start, "untilUpMs": up_now.ms}
-        await schedule(store, now_ms(), reservation=mark)
+        await schedule(store, now_ms(), reservation=await ended_mark(store))
         server.kill()
         await eventually(lambda: has_status(one, "degraded"))
         server.start()
         await eventually(lambda: has_status(one, "ok"))
-        back = time.monotonic()
-        await ask(one)
-        if time.monotonic() - back < LEASE_MS / 1000 / 2:
-            assert reminded(up) == 0
+        await taken_over_after_a_lease(one, up)
 
-        async def delivered() -> bool:
-            await ask(one)
-            return reminded(up) == 1
 
-        await eventually(delivered)
+async def test_a_node_that_starts_after_an_outage_takes_over_no_mark_for_one_lease(
+    server: RedisServer,
+) -> None:
+    async with watcher(server) as store:
+        await schedule(store, now_ms(), reservation=await ended_mark(store))
+        server.kill()
+        with pytest.raises(StoreError):
+            await stored_task(store)
+        server.start()
+        await eventually(lambda: is_up(store))
+        async with cluster(server, 1, more=CLOCK) as (up, [one]):
+            await taken_over_after_a_lease(one, up)
+
+
+async def ended_mark(store: RedisStore) -> dict[str, Any]:
+    """Return the mark of a node that was cut off until its lease was up."""
+    await store.get("clock", SESSION)
+    up_now = store.uptime()
+    return {"id": "cut-off:clock:1", "untilMs": now_ms(), "start": up_now.start, "untilUpMs": up_now.ms}
+
+
+async def taken_over_after_a_lease(node: Running, up: Upstream) -> None:
+    back = time.monotonic()
+    await ask(node)
+    if time.monotonic() - back < LEASE_MS / 1000 / 2:
+        assert reminded(up) == 0
+
+    async def delivered() -> bool:
+        await ask(node)
+        return reminded(up) == 1
+
+    await eventually(delivered)
 
 
 async def has_status(running: Running, status: str) -> bool:

@@ -110,7 +110,9 @@ class MonitoredStore:
 
     def was_back_within(self, seconds: float) -> bool:
         """Return whether the store came back less than so many seconds ago."""
-        return self._back_at is not None and time.monotonic() - self._back_at < seconds
+        if self._back_at is not None and time.monotonic() - self._back_at < seconds:
+            return True
+        return self._store.was_back_within(seconds)
 
     @property
     def works(self) -> bool:

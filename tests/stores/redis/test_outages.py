@@ -435,6 +435,54 @@ async def test_a_store_that_is_down_from_the_start_is_used_when_it_comes(server:
     await one.close()
 
 
+async def test_a_process_that_starts_after_an_outage_knows_when_the_server_came_back(
+    server: RedisServer, store: RedisStore
+) -> None:
+    server.kill()
+    with pytest.raises(StoreError):
+        await store.get("sessions", "s-1")
+    server.start()
+    await eventually(lambda: is_up(store))
+    later = open_node(server.url, timeout=TIMEOUT)
+    other = open_node(server.url, timeout=TIMEOUT, prefix="other")
+    for one in (later, other):
+        await one.get("sessions", "s-1")
+    # `other` has no outage in its data, and started after `later`.
+    await eventually(lambda: not other.was_back_within(3600))
+    assert later.was_back_within(3600)
+    assert not later.was_back_within(0)
+    for one in (later, other):
+        await one.close()
+
+
+async def test_a_process_that_has_just_started_assumes_an_outage_that_others_have_not_noticed_yet(
+    server: RedisServer,
+) -> None:
+    one = open_node(server.url, timeout=TIMEOUT)
+    await one.get("sessions", "s-1")
+    assert one.was_back_within(3600)
+    assert not one.was_back_within(0)
+    await eventually(lambda: not one.was_back_within(3600))
+    await one.close()
+
+
+async def test_a_process_that_noticed_nothing_is_told_by_the_others_of_an_outage(
+    server: RedisServer,
+) -> None:
+    calm, cut_off = open_node(server.url, timeout=TIMEOUT), open_node(server.url, timeout=TIMEOUT / 6)
+    for one in (calm, cut_off):
+        await one.get("sessions", "s-1")
+    await eventually(lambda: not calm.was_back_within(3600))
+    server.freeze()
+    with pytest.raises(StoreError):
+        await cut_off.get("sessions", "s-1")
+    server.thaw()
+    await eventually(lambda: is_up(cut_off))
+    await eventually(lambda: calm.was_back_within(3600))
+    for one in (calm, cut_off):
+        await one.close()
+
+
 async def test_a_busy_process_does_not_take_the_server_for_dead(
     server: RedisServer, store: RedisStore
 ) -> None:
@@ -507,6 +555,10 @@ async def test_one_line_is_logged_when_it_goes_and_one_when_it_is_back(
     assert monitored.returns == 1
     assert monitored.was_back_within(60)
     assert not monitored.was_back_within(0)
+    later = MonitoredStore(open_node(server.url, timeout=TIMEOUT))
+    await later.get("sessions", "s-1")
+    assert later.was_back_within(60)
+    await later.close()
     lines = [row.message for row in caplog.records if row.levelno >= logging.WARNING]
     assert [line.partition(" after")[0].partition(":")[0] for line in lines] == [
         "the redis store is down, requests continue with the last known state",

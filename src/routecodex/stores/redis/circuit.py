@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable
 
 from routecodex.stores.redis.failures import StoreGone, WritesRefused
 from routecodex.stores.store import Availability, StoreError
 
 _FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
+LONGEST_PAUSE = 2.0
 
 log = logging.getLogger("routecodex.stores")
 
@@ -44,8 +43,6 @@ class Circuit:
         """Called when it opens, to end other calls under way."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.back_at: float | None = None
-        """Time at which it was closed again, by the monotonic clock."""
 
     @property
     def is_open(self) -> bool:
@@ -96,7 +93,7 @@ class Circuit:
         pause = _FIRST_PAUSE
         while self.status != "up":
             await self._sleep(pause * (0.5 + self._jitter() / 2))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, LONGEST_PAUSE)
             try:
                 await self._probe()
             except WritesRefused as exc:
@@ -105,5 +102,4 @@ class Circuit:
                 log.debug("the Redis store is still down: %s", exc)
                 self._set("down", exc)
             else:
-                self.back_at = time.monotonic()
                 self._set("up", None)

@@ -50,6 +50,8 @@ class KeyNames:
     def __init__(self, prefix: str) -> None:
         self.channel = f"{prefix}:changes"
         self.epoch = f"{prefix}:epoch"
+        self.returned = f"{prefix}:{{{self.epoch}}}:returned"
+        """Its hash tag is the name of the epoch: scripts use both."""
         self.probe = f"{prefix}:probe"
         self.any_generation = f"{prefix}:{{*}}:g"
         """Pattern of the names of all generations."""

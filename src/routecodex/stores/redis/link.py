@@ -18,20 +18,24 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
 from routecodex.stores.redis.call_batches import CallBatches, CallLate
-from routecodex.stores.redis.circuit import Circuit
+from routecodex.stores.redis.circuit import LONGEST_PAUSE, Circuit
 from routecodex.stores.redis.clients import close_client, open_client, run_together
 from routecodex.stores.redis.failures import ReplicasBehind, StoreGone, WritesRefused, failure_kind
 from routecodex.stores.redis.key_names import KeyNames
 from routecodex.stores.redis.options import POOL_SIZE, RedisOptions
-from routecodex.stores.redis.scripts import CHECK_TIME, START_EPOCH, LuaScript
+from routecodex.stores.redis.scripts import CHECK_TIME, NOTE_RETURN, START_EPOCH, LuaScript
 from routecodex.stores.store import CallRefused, DamagedValue, StoreError
 from routecodex.stores.uptime import STORE_CLOCK, UNKNOWN, SystemUptime
 
 _LAG = 0.05
 """Seconds that a timer may be late before this process counts as busy itself."""
 _PROBE_MS = 60_000
+_RETURN_KEPT_MS = 86_400_000
+"""Milliseconds that the time of a return is kept: a lease is a day at most."""
 _START_SECONDS = 2.0
 """Seconds that the first contact may take, whatever `timeout` allows: a process starts without its store."""
+_PROBE_CALLS = 2
+"""Calls until a process has noted a return: it may be as late as these."""
 _BATCHES = POOL_SIZE // 2
 """Connections for calls that are sent together; the others are for calls that need one for themselves."""
 
@@ -64,6 +68,10 @@ class RedisLink:
         self._epoch = ""
         self._offset_us: float | None = None
         """Microseconds between this machine's monotonic clock and the server's clock."""
+        self._returned_ms = 0
+        """Server's time at which a process last noted that the server came back."""
+        self._started_at: float | None = None
+        """Time of the first contact, by the monotonic clock."""
         self._starting: asyncio.Task[None] | None = None
         self._is_started = False
 
@@ -72,6 +80,17 @@ class RedisLink:
         if self._offset_us is None or not self._epoch:
             return UNKNOWN
         return SystemUptime(f"{STORE_CLOCK}{self._epoch}", int(self.now_us() // 1000))
+
+    def was_back_within(self, seconds: float) -> bool:
+        """Return whether the server came back less than so many seconds ago, as far as any process knows.
+
+        A process that has just started assumes it until the others have had the time to notice.
+        """
+        if self._returned_ms and self.now_us() / 1000 - self._returned_ms < seconds * 1000:
+            return True
+        unnoticed = LONGEST_PAUSE + _PROBE_CALLS * self.options.timeout
+        age = 0.0 if self._started_at is None else time.monotonic() - self._started_at
+        return age < min(seconds, unnoticed)
 
     def now_us(self) -> float:
         """Return the server's time in microseconds, as last measured."""
@@ -201,6 +220,8 @@ class RedisLink:
                 # Reads have gone on: what is known stays known.
                 raise
             refusal = exc
+        if self._is_started and refusal is None:
+            await self._probe(self._note_return)
         await self._probe(self._measure)
         if not self._epoch and refusal is None:
             await self._probe(self._start_epoch)
@@ -226,10 +247,18 @@ class RedisLink:
                 await client.execute_command("PING", target_nodes=node)
         await client.execute_command("SET", self._names.probe, "1", "PX", _PROBE_MS)
 
+    async def _note_return(self) -> None:
+        await self._evaluate(NOTE_RETURN, [self._names.returned], (_RETURN_KEPT_MS,))
+
     async def _measure(self) -> None:
         began = time.monotonic()
-        epoch, seconds, micros = await self._evaluate(CHECK_TIME, [self._names.epoch], ())
-        middle = (began + time.monotonic()) / 2
+        names = [self._names.epoch, self._names.returned]
+        epoch, returned, seconds, micros = await self._evaluate(CHECK_TIME, names, ())
+        ended = time.monotonic()
+        middle = (began + ended) / 2
+        self._returned_ms = int(returned or 0)
+        if self._started_at is None:
+            self._started_at = ended
         self._offset_us = int(seconds) * 1e6 + int(micros) - middle * 1e6
         found = epoch.decode() if epoch is not None else ""
         if self._epoch and found != self._epoch:

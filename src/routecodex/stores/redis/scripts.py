@@ -349,10 +349,17 @@ return 1
 
 CHECK_TIME = _script("""
 local epoch = redis.call('GET', KEYS[1])
+local returned = redis.call('GET', KEYS[2])
 local time = redis.call('TIME')
-return {epoch, time[1], time[2]}
+return {epoch, returned, time[1], time[2]}
 """)
-"""KEYS: the epoch. Returns the epoch, and the server's time as seconds and microseconds."""
+"""KEYS: the epoch, the last return. Returns both, and the server's time as seconds and microseconds."""
+
+NOTE_RETURN = _script("""
+local time = redis.call('TIME')
+redis.call('SET', KEYS[1], time[1] * 1000 + math.floor(time[2] / 1000), 'PX', ARGV[1])
+""")
+"""KEYS: the last return. ARGV: milliseconds to keep it. Notes that the server came back now."""
 
 START_EPOCH = _script("""
 redis.call('SET', KEYS[1], ARGV[1], 'NX')

@@ -133,8 +133,7 @@ class RedisStore:
         return self._link.uptime()
 
     def was_back_within(self, seconds: float) -> bool:
-        back_at = self._link.circuit.back_at
-        return back_at is not None and time.monotonic() - back_at < seconds
+        return self._link.was_back_within(seconds)
 
     def judge(self, listener: OnAvailability) -> bool:
         self._link.circuit.listeners.append(listener)
