@@ -20,11 +20,19 @@ TIMEOUT_MS = 500
 Reply = Callable[[Request], UpstreamAnswer]
 
 
-def config(up: Upstream, server: RedisServer, *, number: int = 0, store: str = "", more: str = "") -> str:
+def config(
+    up: Upstream,
+    server: RedisServer,
+    *,
+    number: int = 0,
+    timeout_ms: int = TIMEOUT_MS,
+    store: str = "",
+    more: str = "",
+) -> str:
     """Two targets with one model each; `first` comes first."""
     return (
         f'[server]\nid = "gw-{number}"\nport = 0\ndrain_seconds = 1\nadmin_token = "operator"\n'
-        f'[store]\nurl = "{server.url}"\ntimeout_ms = {TIMEOUT_MS}\n{store}'
+        f'[store]\nurl = "{server.url}"\ntimeout_ms = {timeout_ms}\n{store}'
         + provider("first", "chat", up)
         + provider("second", "chat", up)
         + '[routing]\ndefault = [{ mode = "priority", targets = ["first.m", "second.m"] }]\n'
@@ -39,21 +47,21 @@ def hello(request: Request) -> UpstreamAnswer:
 
 @contextlib.asynccontextmanager
 async def node(
-    up: Upstream, server: RedisServer, *, number: int = 0, store: str = "", more: str = ""
+    up: Upstream, server: RedisServer, *, number: int = 0, **settings: Any
 ) -> AsyncIterator[Running]:
-    async with serving(config(up, server, number=number, store=store, more=more)) as running:
+    async with serving(config(up, server, number=number, **settings)) as running:
         yield running
 
 
 @contextlib.asynccontextmanager
 async def cluster(
-    server: RedisServer, count: int, *, reply: Reply = hello, store: str = "", more: str = ""
+    server: RedisServer, count: int, *, reply: Reply = hello, **settings: Any
 ) -> AsyncIterator[tuple[Upstream, list[Running]]]:
-    """Run gateways that share the store, each a node of its own."""
+    """Run gateways that share the store, each a node of its own, with these settings of `config`."""
     async with contextlib.AsyncExitStack() as stack:
         up = await stack.enter_async_context(Upstream(reply))
         nodes = [
-            await stack.enter_async_context(node(up, server, number=number, store=store, more=more))
+            await stack.enter_async_context(node(up, server, number=number, **settings))
             for number in range(count)
         ]
         yield up, nodes

@@ -39,7 +39,7 @@ def read_only(folder: Path, *spaces: str) -> Iterator[None]:
     locks = [folder / space / ".lock" for space in spaces or SPACES]
     for lock in locks:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        _replace_by_directory(lock)
+        replace_by_directory(lock)
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ def read_only(folder: Path, *spaces: str) -> Iterator[None]:
             lock.rmdir()
 
 
-def _replace_by_directory(lock: Path) -> None:
+def replace_by_directory(lock: Path) -> None:
     """Put a directory where the lock file was; a writer may create the file again in between."""
     while not lock.is_dir():
         lock.unlink(missing_ok=True)

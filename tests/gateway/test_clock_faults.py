@@ -32,6 +32,7 @@ from tests.gateway.clock_gateway import (
     whole_config,
 )
 from tests.gateway.continuation_gateway import PROTOCOLS, GatewayHarness
+from tests.gateway.store_outage import replace_by_directory
 from tests.kit import answers
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
@@ -212,8 +213,7 @@ async def test_holding_for_a_task_that_cannot_be_reserved_ends_in_time(
 
         def answer(request: Request) -> UpstreamAnswer:
             store_tasks(tmp_path, now_ms() + 1300)
-            (tmp_path / "clock" / ".lock").unlink(missing_ok=True)
-            (tmp_path / "clock" / ".lock").mkdir()
+            replace_by_directory(tmp_path / "clock" / ".lock")
             return harness.text_answer("only", request)
 
         (tmp_path / "clock").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ async def two_nodes(
     server: RedisServer, owner: Upstream, other: Upstream, more: str = ""
 ) -> AsyncIterator[list[Running]]:
     config = (
-        f'[server]\nport = 0\n[store]\nurl = "{server.url}"\ntimeout_ms = 2000\n'
+        f'[server]\nport = 0\n[store]\nurl = "{server.url}"\ntimeout_ms = 10_000\n'
         + provider("owner", "messages", owner)
         + provider("other", "messages", other)
         + '[routing]\ndefault = ["owner.m"]\n'
@@ -53,6 +54,17 @@ async def ask(node: Running, upstream: Upstream, protocol: str = "messages", *, 
     return answer
 
 
+async def continue_elsewhere(node: Running) -> Answer:
+    """Ask another provider to continue an answer with a signature."""
+    block = {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
+    messages: list[Any] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]},
+        {"role": "user", "content": "And now?"},
+    ]
+    return await call(node.port, "/v1/messages", {"model": "other.m", "max_tokens": 9, "messages": messages})
+
+
 @streaming
 async def test_a_signature_is_kept_from_another_provider_on_another_node(
     server: RedisServer, stream: bool
@@ -64,16 +76,27 @@ async def test_a_signature_is_kept_from_another_provider_on_another_node(
         # Nodes hear of a change within 100 ms.
         await eventually(lambda: store.stamp("makers") != before)
         other.queue(answers.text("messages", "Well.", False))
-        block = {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
-        messages: list[Any] = [
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": [block, {"type": "text", "text": "Yes."}]},
-            {"role": "user", "content": "And now?"},
-        ]
-        body = {"model": "other.m", "max_tokens": 9, "messages": messages}
-        answer = await call(two.port, "/v1/messages", body)
+        answer = await continue_elsewhere(two)
         assert answer.status == 200
         assert "dropped reasoning" in answer.headers["x-routecodex-notice"]
+        assert SIGNATURE.encode() not in other.requests[0].body
+
+
+async def test_a_request_waits_for_the_owners_of_its_signatures_as_long_as_a_call_may_take(
+    server: RedisServer,
+) -> None:
+    async with Upstream() as owner, Upstream() as other, two_nodes(server, owner, other) as (one, two):
+        store = two.service.gateway.store
+        before = store.stamp("makers")
+        await ask(one, owner, stream=False)
+        await eventually(lambda: store.stamp("makers") != before)
+        other.queue(answers.text("messages", "Well.", False))
+        server.freeze()
+        asked = asyncio.ensure_future(continue_elsewhere(two))
+        await asyncio.wait({asked}, timeout=1.0)
+        assert not other.requests
+        server.thaw()
+        assert "dropped reasoning" in (await asked).headers["x-routecodex-notice"]
         assert SIGNATURE.encode() not in other.requests[0].body
 
 

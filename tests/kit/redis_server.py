@@ -26,6 +26,7 @@ from bench.ports import free_port
 _INSTALL = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends"]
 _INSTALL_SECONDS = 600
 _PATIENCE = 20.0
+_MARKER = "end-of-what-is-monitored"
 
 
 @functools.cache
@@ -145,6 +146,16 @@ class RedisServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    @contextlib.contextmanager
+    def monitored(self) -> Iterator[list[str]]:
+        """Collect the commands that the server carries out meanwhile, those of scripts too."""
+        found: list[str] = []
+        with self.client() as client, client.monitor() as monitor:
+            yield found
+            client.echo(_MARKER)
+            while (command := str(monitor.next_command()["command"])) != f"ECHO {_MARKER}":
+                found.append(command)
 
     @contextlib.contextmanager
     def unsaved(self) -> Iterator[None]:

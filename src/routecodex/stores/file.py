@@ -115,6 +115,7 @@ class FileStore:
     missed = 0
     settle_seconds = 0.0
     reads_by_updates = False
+    bounds_calls = False
     groups = None
     processes = None
 

@@ -28,6 +28,7 @@ class MemoryStore:
     missed = 0
     settle_seconds = 0.0
     reads_by_updates = False
+    bounds_calls = False
     groups = None
     processes = None
 

@@ -77,6 +77,7 @@ class MonitoredStore:
         self.kind = store.kind
         self.settle_seconds = store.settle_seconds
         self.reads_by_updates = store.reads_by_updates
+        self.bounds_calls = store.bounds_calls
         self.groups = None if store.groups is None else MonitoredGroups(store.groups, self)
         self.processes = store.processes
         self.returns = 0

@@ -119,6 +119,11 @@ class Store(Protocol):
         """Whether an update costs one call even if the value is not known: reading it first costs another."""
         ...
 
+    @property
+    def bounds_calls(self) -> bool:
+        """Whether the store ends calls that take too long: who waits for one needs no timer."""
+        ...
+
     async def get(self, space: str, key: str) -> Stored | None:
         """Return the value; a damaged one is set aside and counts as missing."""
         ...

@@ -223,7 +223,7 @@ class KeyHealth:
         reader = self._start_reading()
         if self._is_late:
             return
-        done, _ = await asyncio.wait({reader}, timeout=_READ_WAIT)
+        done, _ = await asyncio.wait({reader}, timeout=None if self._store.bounds_calls else _READ_WAIT)
         if not done and not self._is_late:
             self._is_stale, self._is_late = False, True
 

@@ -87,7 +87,7 @@ class SignatureOwners:
             return False
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read(self._store))
-        await asyncio.wait({self._reader}, timeout=_READ_WAIT)
+        await asyncio.wait({self._reader}, timeout=None if self._store.bounds_calls else _READ_WAIT)
         return True
 
     async def load(self) -> None:

@@ -92,6 +92,7 @@ class RedisStore:
     kind = "redis"
     settle_seconds = _SETTLE_SECONDS
     reads_by_updates = True
+    bounds_calls = True
 
     def __init__(
         self,
