@@ -186,14 +186,27 @@ async def test_pauses_between_checks_grow_to_two_seconds(
     assert steps.seconds == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
-async def test_a_store_that_cannot_be_read_either_is_down(store: MonitoredStore, faulty: Faulty) -> None:
+async def test_a_store_that_cannot_be_read_either_is_down_since_then(
+    store: MonitoredStore, faulty: Faulty, clock: Clock, steps: Steps, caplog: pytest.LogCaptureFixture
+) -> None:
     faulty.fails = {"read", "write"}
     with pytest.raises(StoreError):
         await store.update("s", "a", keep)
-    statuses = [store.report.status]
+    reports = [store.report]
+    clock.now += 5
     with pytest.raises(StoreError):
         await store.get("s", "a")
-    assert [*statuses, store.report.status] == ["read_only", "down"]
+    reports.append(store.report)
+    clock.now += 2
+    with pytest.raises(StoreError):
+        await store.get("s", "b")
+    reports.append(store.report)
+    down = StoreReport("memory", "down", 1005.0)
+    assert reports == [StoreReport("memory", "read_only", 1000.0), down, down]
+    faulty.fails = set()
+    await steps.step()
+    assert store.works
+    assert caplog.messages[1:] == ["the memory store works again after 7 s"]
 
 
 async def test_a_call_that_does_not_end_counts_as_failed(

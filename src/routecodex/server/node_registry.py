@@ -88,13 +88,15 @@ class FoundNode(Struct, frozen=True):
 _rows = Decoder(NodeRow)
 
 
-async def read_nodes(store: Store) -> list[FoundNode]:
-    """Return the nodes that share the store, by id; StoreError while it is down."""
-    found: list[FoundNode] = []
-    for _, stored in await store.read_all(SPACE, most=_MOST_NODES):
-        row = _decoded(stored.value)
-        if row is not None:
-            found.append(FoundNode(row, store.uptime().ms - row.beat_ms <= ALIVE_MS))
+async def read_nodes(store: Store, *, takes_writes: bool = True) -> list[FoundNode]:
+    """Return the nodes that share the store, by id; StoreError while it is down.
+
+    In a store that takes no writes a node is alive if it was when the last sign of life was written.
+    """
+    read = await store.read_all(SPACE, most=_MOST_NODES)
+    rows = [row for _, stored in read if (row := _decoded(stored.value)) is not None]
+    now = store.uptime().ms if takes_writes else max((row.beat_ms for row in rows), default=0)
+    found = [FoundNode(row, now - row.beat_ms <= ALIVE_MS) for row in rows]
     return sorted(found, key=lambda node: node.row.id)
 
 

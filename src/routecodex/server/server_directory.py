@@ -13,8 +13,9 @@ from routecodex import __version__
 from routecodex.canon.errors import NotFound
 from routecodex.server import announce
 from routecodex.server.announce import Announcement
-from routecodex.server.node_registry import read_nodes
-from routecodex.stores.store import Store, StoreError
+from routecodex.server.node_registry import FoundNode, read_nodes
+from routecodex.stores.monitored import MonitoredStore
+from routecodex.stores.store import StoreError
 
 log = logging.getLogger("routecodex.admin")
 
@@ -44,13 +45,15 @@ class KnownServer(Struct, frozen=True, kw_only=True):
 class ServerDirectory:
     """Finds servers by id; `home` is the user dir, where those of this machine announce themselves.
 
-    `about` is this server. A node of the store accepts its token: all nodes have the same.
+    `about` is this server. A node of the store accepts its token: all nodes have the same. While the store is
+    down, the nodes are those that were listed last.
     """
 
-    def __init__(self, about: Announcement, *, store: Store, home: Path | None) -> None:
+    def __init__(self, about: Announcement, *, store: MonitoredStore, home: Path | None) -> None:
         self._about = about
         self._store = store
         self._home = home
+        self._nodes: list[FoundNode] = []
 
     @property
     def own_id(self) -> str:
@@ -63,7 +66,7 @@ class ServerDirectory:
         others = [row for row in rows if row.id != self._about.id]
         local = {row.id: row for row in (self._about, *others)}
         listed = {row.id: self._fields(row) for row in local.values()}
-        nodes = await self._nodes()
+        nodes = [node.fields for node in await self._read_nodes()]
         for fields in nodes:
             # A node says itself how other machines reach it; a server of this machine is reached directly.
             listed[fields["id"]] = {"self": False, **fields, **listed.get(fields["id"], {})}
@@ -105,12 +108,11 @@ class ServerDirectory:
             "self": is_self,
         }
 
-    async def _nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that share the store with this one; none if it is not shared, or down."""
-        if self._store.kind != "redis":
-            return []
-        try:
-            return [node.fields for node in await read_nodes(self._store)]
-        except StoreError as exc:
-            log.debug("the nodes in the store cannot be listed: %s", exc)
-            return []
+    async def _read_nodes(self) -> list[FoundNode]:
+        """Return the nodes that share the store with this one; none if it is not shared."""
+        if self._store.kind == "redis":
+            try:
+                self._nodes = await read_nodes(self._store, takes_writes=self._store.works)
+            except StoreError as exc:
+                log.debug("the nodes in the store cannot be listed: %s", exc)
+        return self._nodes

@@ -94,6 +94,8 @@ class MonitoredStore:
         self._late_after = late_after
         self._status: Availability = "up"
         self._since = clock()
+        self._gone_since = self._since
+        """When the last outage began."""
         self._failed: dict[tuple[str, str | None], bool] = {}
         """Space and key of failed calls, and whether a read failed; without a key the whole space."""
         self._checking: asyncio.Task[None] | None = None
@@ -211,9 +213,11 @@ class MonitoredStore:
             self._checking = asyncio.ensure_future(self._check_until_back())
 
     def _note_outage(self, status: Availability, reason: StoreError | None) -> None:
-        was_up, self._status = self.works, status
+        if status == self._status:
+            return
+        was_up, self._status, self._since = self.works, status, self._clock()
         if was_up:
-            self._since = self._clock()
+            self._gone_since = self._since
             log.error("the %s store %s: %s", self.kind, _TEXTS[status], reason)
 
     def _note_status(self, status: Availability, reason: StoreError | None) -> None:
@@ -252,7 +256,7 @@ class MonitoredStore:
 
     def _note_return(self) -> None:
         now = self._clock()
-        log.warning("the %s store works again after %.3g s", self.kind, max(0.0, now - self._since))
+        log.warning("the %s store works again after %.3g s", self.kind, max(0.0, now - self._gone_since))
         self._status, self._since = "up", now
         self._back_at = time.monotonic()
         self.returns += 1
