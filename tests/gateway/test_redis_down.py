@@ -48,24 +48,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @contextlib.contextmanager
-def killed(server: RedisServer) -> Iterator[None]:
-    server.kill()
-    try:
-        yield
-    finally:
-        server.start()
-
-
-@contextlib.contextmanager
-def frozen(server: RedisServer) -> Iterator[None]:
-    server.freeze()
-    try:
-        yield
-    finally:
-        server.thaw()
-
-
-@contextlib.contextmanager
 def full(server: RedisServer) -> Iterator[None]:
     with server.client() as client:
         client.config_set("maxmemory", "1")
@@ -86,7 +68,7 @@ def replica(server: RedisServer) -> Iterator[None]:
 
 
 Outage = Callable[[RedisServer], contextlib.AbstractContextManager[None]]
-GONE: dict[str, Outage] = {"killed": killed, "frozen": frozen}
+GONE: dict[str, Outage] = {"killed": RedisServer.killed, "frozen": RedisServer.frozen}
 UNWRITABLE: dict[str, Outage] = {"full": full, "replica": replica, "unsaved": RedisServer.unsaved}
 gone = pytest.mark.parametrize("outage", GONE.values(), ids=GONE)
 any_outage = pytest.mark.parametrize(
@@ -136,7 +118,7 @@ async def test_an_unknown_session_goes_on_with_a_notice_or_is_refused(
             node(up, server, number=1) as two,
             node(up, server, number=2, store='on_down = "refuse"\n') as three,
         ):
-            with killed(server):
+            with server.killed():
                 await until_degraded(two)
                 await until_degraded(three)
                 answer = await ask(two, protocol=protocol)
@@ -219,7 +201,7 @@ async def test_a_key_that_is_not_known_is_not_called_wrong_while_redis_is_down(s
     async with cluster(server, 1) as (_, [one]):
         made = await call(one.port, "/admin/clients", {"name": "ann"}, method="POST", headers=OPERATOR)
         assert (await ask(one, key="rcx-unknown")).status == 401
-        with killed(server):
+        with server.killed():
             await until_degraded(one)
             known, unknown = await ask(one, key=made.json["key"]), await ask(one, key="rcx-unknown")
         await until_ready(one)
@@ -295,7 +277,7 @@ async def test_a_node_starts_without_its_store_and_is_whole_when_it_comes(
 async def test_a_long_timeout_of_calls_does_not_delay_the_start(server: RedisServer) -> None:
     async with Upstream(hello) as up:
         text = config(up, server).replace(f"timeout_ms = {TIMEOUT_MS}", "timeout_ms = 60000")
-        with frozen(server):
+        with server.frozen():
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(5):
                     one = await stack.enter_async_context(serving(text))
@@ -309,7 +291,7 @@ async def test_health_that_was_not_saved_is_saved_when_redis_is_back(server: Red
         return answers.text("chat", "hi", answers.wants_stream(request))
 
     async with cluster(server, 2, reply=reply) as (_, (one, two)):
-        with killed(server):
+        with server.killed():
             await until_degraded(one)
             await until_degraded(two)
             assert target(await ask(one, session="")) == (200, "second.primary.m")
@@ -328,7 +310,7 @@ async def test_an_empty_redis_is_the_truth_and_an_error_says_so(
     server = RedisServer(tmp_path / "empty")
     async with cluster(server, 1) as (_, [one]):
         assert target(await ask(one, "hi <**!second.m**>")) == (200, "second.primary.m")
-        with killed(server):
+        with server.killed():
             await until_degraded(one)
         await until_ready(one)
         assert target(await ask(one)) == (200, "first.primary.m")
@@ -349,7 +331,7 @@ async def test_a_burst_after_the_return_reads_each_state_once_and_is_answered(se
         sessions = [f"s-{number}" for number in range(50)]
         for session in sessions:
             assert (await ask(one, session=session)).status == 200
-        with killed(server):
+        with server.killed():
             await until_degraded(one)
         await until_ready(one)
         found: list[Any] = await asyncio.gather(*(ask(one, session=session) for session in sessions))

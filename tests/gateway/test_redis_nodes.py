@@ -135,7 +135,7 @@ async def test_a_request_waits_for_the_health_of_other_nodes_as_long_as_a_call_m
         before = store.stamp("health")
         await open_breaker(server, ago=0.0)
         await eventually(lambda: store.stamp("health") != before)
-        with frozen(server):
+        with server.frozen():
             asked = asyncio.ensure_future(ask(one, session=""))
             await asyncio.wait({asked}, timeout=1.0)
             assert len(up.requests) == 1
@@ -148,23 +148,13 @@ async def test_a_lease_of_a_probe_is_not_taken_for_granted_while_a_call_is_slow(
     one, two = (Probes(store, clock=time.time, wait_saved=nothing_to_save) for store in stores)
     assert await one.lease([key], time.time(), by="a request")
     await stores[1].get(PROBES, "another")
-    with frozen(server):
+    with server.frozen():
         leased = asyncio.ensure_future(two.lease([key], time.time(), by="a request"))
         await asyncio.wait({leased}, timeout=2.5)
         assert not leased.done()
     assert not await leased
     for store in stores:
         await store.close()
-
-
-@contextlib.contextmanager
-def frozen(server: RedisServer) -> Iterator[None]:
-    """Let the server answer nothing meanwhile, for less than a call may take."""
-    server.freeze()
-    try:
-        yield
-    finally:
-        server.thaw()
 
 
 async def test_a_half_open_breaker_lets_one_probe_of_all_nodes_through(server: RedisServer) -> None:

@@ -45,12 +45,12 @@ async def test_the_nodes_that_were_listed_last_are_asked_while_redis_is_gone(ser
             return await servers_of(one) == {"gw-0": True, "gw-1": True}
 
         await eventually(lists_both)
-        server.kill()
-        await until(one, "down")
-        assert await lists_both()
-        answer = (await admin(one, "providers?server=all")).json
-        assert (sorted(answer["servers"]), answer["missing"]) == (["gw-0", "gw-1"], [])
-        assert (await admin(one, "status?server=gw-1")).json["id"] == "gw-1"
+        with server.killed():
+            await until(one, "down")
+            assert await lists_both()
+            answer = (await admin(one, "providers?server=all")).json
+            assert (sorted(answer["servers"]), answer["missing"]) == (["gw-0", "gw-1"], [])
+            assert (await admin(one, "status?server=gw-1")).json["id"] == "gw-1"
 
 
 async def test_a_node_is_alive_by_the_last_sign_of_life_while_redis_takes_no_writes(

@@ -91,11 +91,10 @@ async def test_a_request_waits_for_the_owners_of_its_signatures_as_long_as_a_cal
         await ask(one, owner, stream=False)
         await eventually(lambda: store.stamp("makers") != before)
         other.queue(answers.text("messages", "Well.", False))
-        server.freeze()
-        asked = asyncio.ensure_future(continue_elsewhere(two))
-        await asyncio.wait({asked}, timeout=1.0)
-        assert not other.requests
-        server.thaw()
+        with server.frozen():
+            asked = asyncio.ensure_future(continue_elsewhere(two))
+            await asyncio.wait({asked}, timeout=1.0)
+            assert not other.requests
         assert "dropped reasoning" in (await asked).headers["x-routecodex-notice"]
         assert SIGNATURE.encode() not in other.requests[0].body
 

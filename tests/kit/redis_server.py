@@ -148,6 +148,24 @@ class RedisServer:
             self._process.wait()
 
     @contextlib.contextmanager
+    def killed(self) -> Iterator[None]:
+        """Let the server be gone meanwhile."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let the server answer nothing meanwhile."""
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
+    @contextlib.contextmanager
     def monitored(self) -> Iterator[list[str]]:
         """Collect the commands that the server carries out meanwhile, those of scripts too."""
         found: list[str] = []
