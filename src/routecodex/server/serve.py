@@ -460,9 +460,11 @@ class Service:
     async def drain(self) -> bool:
         """Stop accepting; return whether all requests in flight finished within the limit.
 
-        Before, for `drain_notice_ms`, new requests are still accepted while balancers learn of it.
+        Before, for `drain_notice_ms`, new requests are still accepted while balancers learn of it, and each
+        answer closes its connection: a balancer keeps none on which it could send a request too late.
         """
         self._draining = True
+        self._http.keeps_connections = False
         self._registry.drain()
         if notice := self._config.server.drain_notice_ms:
             await asyncio.sleep(notice / 1000)

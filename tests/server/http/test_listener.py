@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -133,10 +134,71 @@ async def test_drain_refuses_new_connections_and_closes_idle_ones(stage: Stage) 
         await stage.connect()
 
 
+async def test_requests_that_wait_to_be_accepted_are_answered_by_a_drain(stage: Stage) -> None:
+    server = await stage.serve()
+    # The loop does nothing else meanwhile: all of them wait in the backlog.
+    clients = [socket.create_connection(stage.address) for _ in range(20)]
+    for number, client in enumerate(clients):
+        client.sendall(get(f"/{number}"))
+    assert await server.drain(20)
+    for number, client in enumerate(clients):
+        answer = await read_all(client)
+        assert b"connection: close\r\n" in answer
+        assert answer.endswith(b"\r\n\r\nGET /%d " % number)
+    with pytest.raises(ConnectionRefusedError):
+        await stage.connect()
+
+
+async def test_a_request_that_was_sent_on_an_idle_connection_is_answered_by_a_drain(stage: Stage) -> None:
+    server = await stage.serve()
+    with socket.create_connection(stage.address) as client:
+        client.sendall(get("/first"))
+        await until(lambda: server.connections == 1 and server.active == 0)
+        await asyncio.to_thread(client.recv, 10_000)
+        client.sendall(get("/second"))
+        assert await server.drain(20)
+        assert (await read_all(client)).endswith(b"\r\n\r\nGET /second ")
+
+
+async def test_a_client_that_has_just_connected_may_send_its_request_during_a_drain(stage: Stage) -> None:
+    server = await stage.serve()
+    wire, silent = await stage.connect(), await stage.connect()
+    await until(lambda: server.connections == 2)
+    drained = asyncio.ensure_future(server.drain(20))
+    await until(lambda: server.draining)
+    await wire.send(get("/late"))
+    assert (await wire.answer()).body == b"GET /late "
+    assert await silent.rest() == b""
+    assert await drained
+
+
+async def read_all(client: socket.socket) -> bytes:
+    """Read from a client until the server closes."""
+    client.settimeout(20)
+    pieces: list[bytes] = []
+    while piece := await asyncio.to_thread(client.recv, 10_000):
+        pieces.append(piece)
+    client.close()
+    return b"".join(pieces)
+
+
+async def test_answers_close_their_connections_once_a_drain_is_announced(stage: Stage) -> None:
+    server = await stage.serve()
+    idle, used = await idle_connection(stage), await idle_connection(stage)
+    server.keeps_connections = False
+    await used.send(get())
+    assert (await used.answer()).headers["connection"] == "close"
+    assert await used.rest() == b""
+    assert (await stage.request(get("/new"))).body == b"GET /new "
+    await idle.send(get("/again"))
+    assert (await idle.answer()).body == b"GET /again "
+
+
 async def test_an_answer_that_is_due_leaves_before_a_drain_closes_its_connection(stage: Stage) -> None:
     async def last_words(request: HttpRequest, reply: Reply) -> None:
         await echo(request, reply)
         stage.server.draining = True
+        stage.server.keeps_connections = False
 
     await stage.serve(last_words)
     wire = await stage.connect()

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 logger = logging.getLogger("routecodex.server")
@@ -66,16 +66,47 @@ class Acceptor:
             logger.warning("%s; new connections wait", reason)
         self._timer = loop.call_later(_PAUSE, self._check)
 
+    async def finish(self) -> None:
+        """Accept the connections that wait, for as many as there is room, and stop listening.
+
+        To close a socket that listens is a reset for those that wait in its backlog, which may have sent a
+        request: balancers must not send it a second time.
+        """
+        self._stop_accepting()
+        waiting = [connection for sock in self._sockets for connection in self._waiting(sock)]
+        self.close()
+        loop = asyncio.get_running_loop()
+        connecting = (loop.connect_accepted_socket(self._connection, sock) for sock in waiting)
+        await asyncio.gather(*connecting, return_exceptions=True)
+
     def close(self) -> None:
         """Stop listening."""
+        self._stop_accepting()
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+
+    def _stop_accepting(self) -> None:
+        """Accept no more; the sockets still listen."""
         self._close_servers()
         if self._timer is not None:
             self._timer.cancel()
         if self._resuming is not None:
             self._resuming.cancel()
-        for sock in self._sockets:
-            sock.close()
-        self._sockets.clear()
+
+    def _waiting(self, sock: socket.socket) -> Iterator[socket.socket]:
+        """Accept the connections in the backlog of a socket."""
+        sock.setblocking(False)
+        for _ in range(self._backlog):
+            try:
+                accepted, _ = sock.accept()
+            except OSError:
+                return  # there are no more, or no descriptors for them
+            if not self._has_room(accepted.fileno()):
+                accepted.close()
+                return
+            accepted.setblocking(False)
+            yield accepted
 
     def _close_servers(self) -> None:
         for server in self._servers:

@@ -377,7 +377,8 @@ class ServerConnection(asyncio.Protocol):
         else:
             self.deadline = self._server.deadline_in(self._server.limits.keep_alive_seconds)
             self._take_next()
-            self.close_if_idle()
+            if self._server.draining:
+                self.close_if_waiting()
 
     def _finish(self) -> None:
         """Close after the last response; linger if the client has sent more than its request."""
@@ -387,15 +388,26 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._close()
 
-    def close_if_idle(self) -> None:
-        """Close the connection if it is idle while the server drains."""
-        idle = self._reply is None and self._reader.phase is Phase.IDLE and self._refusal is None
-        if self._server.draining and idle and not self._closing:
-            self._close()
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is open, and nothing of a next request was read."""
+        is_open = not self._closing and self._reply is None and self._refusal is None
+        return is_open and self._reader.phase is Phase.IDLE
 
-    def close_if_unused(self) -> None:
-        """Close a kept-alive connection that waits for its next request."""
-        if self._worker is not None and self._reply is None and not self._closing and self.is_idle():
+    @property
+    def is_used(self) -> bool:
+        """Whether it has had a request."""
+        return self._worker is not None
+
+    @property
+    def descriptor(self) -> int:
+        """Descriptor of the socket."""
+        found: int = self._transport.get_extra_info("socket").fileno()
+        return found
+
+    def close_if_waiting(self) -> None:
+        """Close the connection if no request has begun."""
+        if self.is_waiting:
             self._close()
 
     def _refuse(self, fault: Fault) -> None:
@@ -515,7 +527,7 @@ class ServerConnection(asyncio.Protocol):
     def decide_keep_alive(self, possible: bool) -> bool:
         """Decide whether the connection stays open after the response that starts now."""
         more = bool(self._reader.ready) and not self.interrupted
-        self._keep_alive = possible and (not self._server.draining or more)
+        self._keep_alive = possible and (self._server.keeps_connections or more)
         return self._keep_alive
 
     def close_unfinished(self, *, reset: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from collections.abc import Callable
 from email.utils import formatdate
 
@@ -24,6 +25,8 @@ CheckHead = Callable[[HttpRequest], WholeReply | None]
 
 _MAX_REFUSED_AT_ONCE = 256
 _CLOSE_SECONDS = 5.0
+_LAST_REQUEST_SECONDS = 0.25
+"""Time in which requests that are on their way when the server drains may arrive."""
 _INTERRUPT_SECONDS = 1.0
 """Time for an interrupted handler to write its error, and for its client to read it."""
 
@@ -48,6 +51,8 @@ class HttpServer:
         self.active = 0
         """Requests in flight."""
         self.draining = False
+        self.keeps_connections = True
+        """False: answers close their connections, so that none is idle when the server drains."""
         self.now = 0.0
         """Time of the loop at the last sweep: exact enough for deadlines, without a call."""
         self.date_line = b""
@@ -73,19 +78,38 @@ class HttpServer:
         return await self._acceptor.listen(host, port, reuse_port=reuse_port, backlog=backlog)
 
     async def drain(self, seconds: float) -> bool:
-        """Stop accepting, wait for requests in flight; interrupt them after `seconds` and return False."""
+        """Stop accepting, wait for requests in flight; interrupt them after `seconds` and return False.
+
+        What clients have sent until now is answered, also on connections that wait to be accepted, and so is
+        what is on its way: an idle connection that closes as its client sends a request would lose it.
+        """
         self.draining = True
-        self._acceptor.close()
-        for connection in list(self._connections):
-            connection.close_if_idle()
-        if await self._wait_until_empty(seconds):
+        self.keeps_connections = False
+        await self._acceptor.finish()
+        grace = min(seconds, _LAST_REQUEST_SECONDS)
+        if await self._wait_until_empty(grace):
+            return True
+        self._close_waiting()
+        if await self._wait_until_empty(seconds - grace):
             return True
         await self._interrupt_all()
         return False
 
+    def _close_waiting(self) -> None:
+        """Close the connections on which no request has arrived."""
+        waiting = {one.descriptor: one for one in self._connections if one.is_waiting}
+        poll = select.poll()
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLIN)
+        unread = {descriptor for descriptor, _ in poll.poll(0)}
+        for descriptor, connection in waiting.items():
+            if descriptor not in unread:
+                connection.close_if_waiting()
+
     async def close(self) -> None:
         """Stop at once: drop every connection, cancel every handler and wait for them."""
         self.draining = True
+        self.keeps_connections = False
         self._acceptor.close()
         await self._interrupt_all()
         await self._wait_until_empty(_CLOSE_SECONDS)
@@ -128,8 +152,6 @@ class HttpServer:
             connection.abort()
         if surplus >= 0:
             return Fault(503, f"more than {self.limits.connections} connections are open")
-        if self.draining:
-            return Fault(503, "the server is shutting down")
         return None
 
     def _make_room(self) -> None:
@@ -141,8 +163,8 @@ class HttpServer:
         self._close_unused()
 
     def _close_unused(self) -> None:
-        for connection in list(self._connections):
-            connection.close_if_unused()
+        for connection in [one for one in self._connections if one.is_used]:
+            connection.close_if_waiting()
         self.on_pressure()
 
     def _has_room(self, descriptor: int) -> bool:
