@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
 from routecodex.gateway.state.key_health import KeyHealth
 from routecodex.gateway.state.probes import SPACE as PROBES
 from routecodex.gateway.state.probes import Probes
@@ -210,6 +210,29 @@ async def test_the_lease_of_a_probe_ends_by_the_clock_of_the_store(server: Redis
         await store.close()
 
 
+@pytest.mark.parametrize("ahead", [45.0, -70.0, 300.0, -0.4])
+async def test_a_cooldown_ends_by_the_clock_of_the_store(server: RedisServer, ahead: float) -> None:
+    """A node whose own clock is wrong waits as long as the others, and its success ends the cooldown."""
+    stores = [open_node(server.url) for _ in range(2)]
+    right, wrong = KeyHealth(stores[0]), KeyHealth(stores[1], clock=partial(clock_ahead, ahead))
+    one = Target("first", "primary", "m")
+    right.failed(one, UpstreamLimited("slow down", upstream_status=429, retry_after=30.0))
+    await right.flush()
+    await wrong.load()
+    waits = [
+        health.until(one, now) - now for health, now in ((right, time.time()), (wrong, clock_ahead(ahead)))
+    ]
+    assert waits == [pytest.approx(30.0, abs=2.0)] * 2
+    before = stores[0].stamp("health")
+    wrong.succeeded(one)
+    await wrong.flush()
+    await eventually(lambda: stores[0].stamp("health") != before)
+    await right.refresh()
+    assert right.quiet
+    for store in stores:
+        await store.close()
+
+
 def clock_ahead(seconds: float) -> float:
     return time.time() + seconds
 
@@ -221,9 +244,11 @@ async def nothing_to_save() -> None:
 async def open_breaker(server: RedisServer, *, ago: float) -> None:
     """Let another node have seen the failures that opened the breaker of `first.m`."""
     store = open_node(server.url)
-    health = KeyHealth(store, clock=lambda: time.time() - ago)
+    ahead = -ago
+    health = KeyHealth(store, clock=lambda: clock_ahead(ahead))
     for _ in range(3):
         health.failed(Target("first", "primary", "m"), UpstreamFailed("broken", upstream_status=500))
+    ahead = 0.0
     await health.flush()
     await store.close()
     await asyncio.sleep(0.1)

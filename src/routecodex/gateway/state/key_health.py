@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from routecodex.canon.errors import (
     Overloaded,
@@ -39,6 +40,7 @@ from routecodex.routing import cooldown
 from routecodex.routing.cooldown import DEFAULT, Cooldown, CooldownCause, CooldownOptions, HealthState
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.store import Store, StoreError
+from routecodex.stores.uptime import STORE_CLOCK
 
 SPACE = "health"
 
@@ -89,6 +91,8 @@ class KeyHealth:
         self._is_late = False
         """The read under way did not end in time: no request waits for it."""
         self._check_at = -math.inf
+        self._store_ahead = 0.0
+        """Whole seconds by which the clock of the store is ahead of ours."""
         self._store_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -392,21 +396,44 @@ class KeyHealth:
         # A refused key stays out until it is replaced, even if no request uses it for a day.
         entries = (entry for key, entry in self._state.items() if _name(key) == name)
         ttl = None if any(entry.reason in cooldown.LASTING for entry in entries) else _TTL
-        value = await self._store.update(SPACE, name, partial(_updated, name, tuple(changes)), ttl=ttl)
+        value = await self._store.update(SPACE, name, partial(self._updated, name, tuple(changes)), ttl=ttl)
         others = {key: entry for key, entry in self._state.items() if _name(key) != name}
-        state = {**others, **_decoded(name, value)}
+        state = {**others, **_decoded(name, value, self._ahead())}
         self._state = _bounded(_applied(state, self._unsaved.get(name, ())))
 
     def _decode_stored(self, name: str, value: bytes, version: int) -> HealthState:
         """Decode the stored value of a key; one that is not valid is logged once and ignored."""
         try:
-            return _decoded(name, value)
+            return _decoded(name, value, self._ahead())
         except msgspec.MsgspecError as exc:
             if (name, version) not in self._ignored:
                 earlier = self._ignored if len(self._ignored) < MOST else set()
                 self._ignored = {*earlier, (name, version)}
                 logger.warning("the stored health of %r is ignored: %s", name[:80], exc)
             return {}
+
+    def _updated(self, name: str, changes: Iterable[Change], value: bytes | None) -> bytes | None:
+        """Return the stored value of a key after the changes; None without cooldowns."""
+        ahead = self._ahead()
+        try:
+            state = _decoded(name, value, ahead)
+        except msgspec.MsgspecError:
+            state = {}
+        stored = {key.model or "": _moved(entry, ahead) for key, entry in _applied(state, changes).items()}
+        return msgspec.json.encode(stored) if stored else None
+
+    def _ahead(self) -> float:
+        """Return by how many seconds the clock of the store is ahead of ours; 0.0 if it has none.
+
+        Stored times are those of the store's clock, which all processes share. The number is whole and stays
+        while it is nearly right, so that a time comes back exactly as it was saved.
+        """
+        up = self._store.uptime()
+        if up.start.startswith(STORE_CLOCK):
+            ahead = up.ms / 1000 - self._clock()
+            if abs(ahead - self._store_ahead) > 1.0:
+                self._store_ahead = float(round(ahead))
+        return self._store_ahead
 
 
 _UnusableKey = type[UpstreamRefusedKey | UpstreamOutOfCredit | UpstreamUnknownModel]
@@ -439,22 +466,23 @@ def _key(name: str) -> Selector:
     return Selector(provider, key)
 
 
-def _decoded(name: str, value: bytes | None) -> HealthState:
+def _decoded(name: str, value: bytes | None, ahead: float) -> HealthState:
+    """Return the cooldowns of a stored value, whose clock is so many seconds ahead of ours."""
     stored = _decoder.decode(value) if value is not None else {}
     key = _key(name)
     if not key.provider or not key.key:
         raise msgspec.ValidationError("its name is not of the form provider.key")
-    return {Selector(key.provider, key.key, model or None): entry for model, entry in stored.items()}
+    return {
+        Selector(key.provider, key.key, model or None): _moved(entry, -ahead)
+        for model, entry in stored.items()
+    }
 
 
-def _updated(name: str, changes: Iterable[Change], value: bytes | None) -> bytes | None:
-    """Return the stored value of a key after the changes; None without cooldowns."""
-    try:
-        state = _decoded(name, value)
-    except msgspec.MsgspecError:
-        state = {}
-    stored = {key.model or "": entry for key, entry in _applied(state, changes).items()}
-    return msgspec.json.encode(stored) if stored else None
+def _moved(entry: Cooldown, seconds: float) -> Cooldown:
+    """Return a cooldown on a clock that is so many seconds ahead."""
+    if not seconds:
+        return entry
+    return replace(entry, noted=entry.noted + seconds, until=entry.until and entry.until + seconds)
 
 
 def _applied(state: HealthState, changes: Iterable[Change]) -> HealthState:
