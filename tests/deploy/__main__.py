@@ -33,10 +33,15 @@ def _chart(into: Path) -> list[str]:
         program = chart.build_renderer(Path(folder))
         defaults = Path(folder) / "defaults.yaml"
         defaults.write_text("{}\n")
-        plain = chart.render(program, defaults, into / "defaults")
+        renderings = [
+            (defaults, into / "defaults"),
+            (chart.EVERY_OPTION, into),
+            (chart.PERSISTENT, into / "persistent"),
+        ]
         return [
-            *chart.mistakes(plain),
-            *chart.mistakes(chart.render(program, chart.EVERY_OPTION, into)),
+            mistake
+            for values, folder in renderings
+            for mistake in chart.mistakes(chart.render(program, values, folder))
         ]
 
 

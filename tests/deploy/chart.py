@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "routecodex"
 RENDERER = Path(__file__).parent / "render.go"
 EVERY_OPTION = Path(__file__).parent / "every_option.yaml"
+"""Every option of a deployment of several gateways."""
+PERSISTENT = Path(__file__).parent / "persistent.yaml"
+"""One gateway with a claim."""
 PACKAGES = ("golang-go", "golang-github-masterminds-sprig-dev", "golang-k8s-sigs-yaml-dev")
 GO_SOURCES = Path("/usr/share/gocode")
 """Where Debian keeps the sources of Go packages."""

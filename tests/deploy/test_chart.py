@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from routecodex.config import Config
 from tests.deploy import chart
 from tests.deploy.test_files import loaded
 
@@ -15,6 +16,14 @@ pytestmark = pytest.mark.skipif(
     not chart.has_go(), reason="Go is not installed; `make deploy-check` installs it"
 )
 Objects = dict[str, Any]
+each_rendering = pytest.mark.parametrize(
+    "values",
+    ["{}", chart.EVERY_OPTION, chart.PERSISTENT],
+    ids=["defaults", "every option", "persistent"],
+)
+ONE = "replicaCount: 1"
+CLAIM = "persistence: { enabled: true, existingClaim: data }"
+MEBIBYTES = {"Mi": 1, "Gi": 1024}
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +33,43 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rendered(program: Path, folder: Path, values: str | Path) -> Objects:
     if isinstance(values, str):
+        folder.mkdir(exist_ok=True)
         file = folder / "values.yaml"
         file.write_text(values, "utf-8")
         values = file
     return chart.render(program, values, folder / "rendered")
 
 
-@pytest.mark.parametrize("values", ["{}", chart.EVERY_OPTION], ids=["defaults", "every option"])
+def pod_of(objects: Objects) -> Any:
+    return objects["Deployment"]["spec"]["template"]["spec"]
+
+
+def variables_of(objects: Objects) -> Objects:
+    """Return the variables of the gateway: the value of each, or the field that it is taken from."""
+    (container,) = pod_of(objects)["containers"]
+    return {
+        one["name"]: one["value"] if "value" in one else one["valueFrom"]["fieldRef"]["fieldPath"]
+        for one in container["env"]
+    }
+
+
+def data_volume_of(objects: Objects) -> Any:
+    (volume,) = (one for one in pod_of(objects)["volumes"] if one["name"] == "data")
+    return volume
+
+
+def with_config(config: str, *more: str) -> str:
+    """Return values with this configuration."""
+    lines = "".join(f"  {line}\n" for line in config.splitlines())
+    return "\n".join([f"config: |\n{lines}", *more])
+
+
+def with_extra(line: str) -> str:
+    """Return values with this line in server.extra."""
+    return f"server:\n  extra: |\n    {line}\n"
+
+
+@each_rendering
 def test_every_object_follows_the_schemas(program: Path, tmp_path: Path, values: str | Path) -> None:
     assert list(chart.mistakes(rendered(program, tmp_path, values))) == []
 
@@ -49,12 +88,13 @@ def test_every_option_makes_every_object(program: Path, tmp_path: Path) -> None:
 
 def test_the_values_that_turn_every_option_on_name_options_of_the_chart() -> None:
     known = chart.read_yaml((chart.CHART / "values.yaml").read_text("utf-8"))
-    used = chart.read_yaml(chart.EVERY_OPTION.read_text("utf-8"))
-    assert used.keys() <= known.keys()
-    assert known.keys() - used.keys() == {"config", "nameOverride", "resources"}
+    files = (chart.EVERY_OPTION, chart.PERSISTENT)
+    used = {name for file in files for name in chart.read_yaml(file.read_text("utf-8"))}
+    assert used <= known.keys()
+    assert known.keys() - used == {"nameOverride", "resources"}
 
 
-@pytest.mark.parametrize("values", ["{}", chart.EVERY_OPTION], ids=["defaults", "every option"])
+@each_rendering
 def test_the_pod_is_confined_probed_and_given_time_to_drain(
     program: Path, tmp_path: Path, values: str | Path
 ) -> None:
@@ -118,12 +158,105 @@ def test_autoscaling_replaces_the_number_of_replicas(program: Path, tmp_path: Pa
     assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "gateway"
 
 
+@pytest.mark.parametrize("store", ["memory:", "redis://valkey"])
+def test_a_gateway_with_a_claim_keeps_its_id_and_so_its_state(
+    program: Path, tmp_path: Path, store: str
+) -> None:
+    config = f'[store]\nurl = "{store}"\n[routing]\ndefault = ["openai.gpt-4.1"]'
+    objects = rendered(program, tmp_path, with_config(config, ONE, CLAIM))
+    assert variables_of(objects)["ROUTECODEX_SERVER_ID"] == "release-routecodex"
+    assert data_volume_of(objects)["persistentVolumeClaim"] == {"claimName": "data"}
+
+
+@pytest.mark.parametrize("values", ["{}", chart.EVERY_OPTION, ONE])
+def test_gateways_without_a_claim_have_the_ids_of_their_pods(
+    program: Path, tmp_path: Path, values: str | Path
+) -> None:
+    objects = rendered(program, tmp_path, values)
+    assert variables_of(objects)["ROUTECODEX_SERVER_ID"] == "metadata.name"
+
+
+def test_a_gateway_with_a_claim_stops_before_its_successor_starts(program: Path, tmp_path: Path) -> None:
+    claimed = rendered(program, tmp_path / "claimed", chart.PERSISTENT)
+    assert claimed["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    others = rendered(program, tmp_path / "others", chart.EVERY_OPTION)
+    assert others["Deployment"]["spec"]["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+    }
+
+
+def test_the_volume_of_a_gateway_without_a_claim_holds_what_the_gateway_may_write(
+    program: Path, tmp_path: Path
+) -> None:
+    limit = data_volume_of(rendered(program, tmp_path, "{}"))["emptyDir"]["sizeLimit"]
+    config = Config()
+    bounds = (
+        config.usage.max_mb,
+        config.capture.max_mb,
+        config.store.responses_max_mb,
+        3 * config.logging.requests_max_mb,
+    )
+    # Twice: the write-ahead log of the ledger, hourly totals and sessions come on top.
+    assert int(limit[:-2]) * MEBIBYTES[limit[-2:]] > 2 * sum(bounds)
+
+
+def test_the_volume_may_have_no_limit(program: Path, tmp_path: Path) -> None:
+    objects = rendered(program, tmp_path, "persistence: { sizeLimit: '' }")
+    assert data_volume_of(objects)["emptyDir"] == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("0.0.0.0", "http://$(POD_IP):5520"), ("::", "http://[$(POD_IP)]:5520")]
+)
+def test_a_gateway_listens_on_the_family_of_its_pod_and_advertises_its_address(
+    program: Path, tmp_path: Path, host: str, url: str
+) -> None:
+    objects = rendered(program, tmp_path, f'server: {{ host: "{host}" }}')
+    assert loaded(objects["ConfigMap"]["data"]["config.toml"]).server.host == host
+    assert variables_of(objects)["ROUTECODEX_ADVERTISE_URL"] == url
+    assert variables_of(objects)["POD_IP"] == "status.podIP"
+
+
+def test_the_comment_on_secrets_names_every_variable_of_the_default_configuration() -> None:
+    text = (chart.CHART / "values.yaml").read_text("utf-8")
+    values = chart.read_yaml(text)
+    config = values["server"]["extra"] + values["config"]
+    used = {name for pair in re.findall(r"\$\{(\w+)\}|env = \"(\w+)\"", config) for name in pair if name}
+    assert used == {"ROUTECODEX_KEY", "ROUTECODEX_ADMIN_TOKEN", "OPENAI_API_KEY"}
+    for place in (text, (chart.ROOT / "docs" / "deploy.md").read_text("utf-8")):
+        assert set(re.findall(r"--from-literal=(\w+)=", place)) == used
+
+
+NO_STORE = '[routing]\ndefault = ["openai.gpt-4.1"]'
+FILE_STORE = f'[store]\nurl = "file:"\n{NO_STORE}'
+TWO = "autoscaling: { enabled: true, maxReplicas: 2 }"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ("config: ''", "config must hold the configuration"),
         ("config: '[server]'", "config has a table [server]"),
-        ("persistence: { enabled: true }", "persistence.existingClaim names the claim"),
+        ("config: '[ server ]'", "config has a table [server]"),
+        ("config: '[\"server\"]'", "config has a table [server]"),
+        ("config: 'server.port = 1'", "config has a table [server]"),
+        ("config: 'server = { port = 1 }'", "config has a table [server]"),
+        (with_extra("[server]"), "server.extra has a table [server]"),
+        (with_extra("[ server ]"), "server.extra has a table [server]"),
+        (with_extra("server.port = 1"), "server.extra has a table [server]"),
+        (with_extra("port = 1"), "server.extra sets a value of the chart"),
+        (with_extra('"host" = "::1"'), "server.extra sets a value of the chart"),
+        (with_extra("drain_seconds=1"), "server.extra sets a value of the chart"),
+        ("server: { host: 127.0.0.1 }", "server.host is 0.0.0.0 or ::"),
+        (f"{ONE}\npersistence: {{ enabled: true }}", "persistence.existingClaim names the claim"),
+        (CLAIM, "persistence is for one gateway"),
+        (f"{ONE}\n{CLAIM}\n{TWO}", "persistence is for one gateway"),
+        (with_config(NO_STORE), "several gateways need a Redis store"),
+        (with_config(FILE_STORE), "several gateways need a Redis store"),
+        (with_config(f"# [store]\n# url = 'redis://valkey'\n{NO_STORE}"), "several gateways need a Redis"),
+        (with_config(f"[store]\nprefix = 'a'\n[x]\nurl = 'redis://valkey'\n{NO_STORE}"), "several gateways"),
+        (with_config(FILE_STORE, ONE, TWO), "several gateways need a Redis store"),
     ],
 )
 def test_values_that_cannot_work_are_refused(
@@ -131,6 +264,29 @@ def test_values_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         rendered(program, tmp_path, values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        with_config(NO_STORE, ONE),
+        with_config(f'[store]\n# [a]\nprefix = "a"\n\nurl = "rediss+sentinel://a,b/main"\n{NO_STORE}'),
+        with_config(f"[ store ] # shared\nurl='${{STORE_URL}}'\n{NO_STORE}"),
+        with_extra("max_queued = 5"),
+        with_config(f"# [server]\n[store]\nurl = 'redis://valkey'\n[[server.client_keys]]\n{NO_STORE}"),
+    ],
+)
+def test_values_that_work_are_not_refused(program: Path, tmp_path: Path, values: str) -> None:
+    assert "Deployment" in rendered(program, tmp_path, values)
+
+
+@pytest.mark.parametrize(("values", "warns"), [("{}", True), (ONE, False), (f"{ONE}\n{TWO}", True)])
+def test_the_notes_say_that_several_gateways_share_a_store(
+    program: Path, tmp_path: Path, values: str, warns: bool
+) -> None:
+    rendered(program, tmp_path, values)
+    notes = (tmp_path / "rendered" / "NOTES.txt").read_text("utf-8")
+    assert ("must be the same Redis" in notes) is warns
 
 
 def test_the_schemas_refuse_an_unknown_field(program: Path, tmp_path: Path) -> None:
