@@ -51,7 +51,7 @@ def test_the_image_runs_the_gateway_as_a_numbered_user_and_process_1() -> None:
     assert found["ENTRYPOINT"] == '["python3", "-m", "routecodex"]'
     assert found["CMD"].startswith("[")
     assert found["STOPSIGNAL"] == "SIGTERM"
-    assert "/health/live" in found["HEALTHCHECK"]
+    assert found["HEALTHCHECK"].startswith("--interval=10s --timeout=3s")
     assert found["VOLUME"] == '["/data"]'
     assert "ROUTECODEX_USER_DIR=/data" in found["ENV"]
 
@@ -93,10 +93,25 @@ def test_every_service_of_compose_is_pinned_and_confined(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    if name.startswith("gateway"):
-        assert int(service["stop_grace_period"].removesuffix("s")) > DRAIN
-    else:
+    if not name.startswith("gateway"):
         assert not service["user"].startswith("0")
+
+
+@pytest.mark.parametrize("name", compose()["services"])
+def test_every_service_of_compose_has_time_to_stop(name: str) -> None:
+    """Docker kills a container 10 s after its signal unless told otherwise."""
+    service = compose()["services"][name]
+    drain = loaded(text("config.toml")).server.drain_seconds
+    least = 10 if name == "valkey" else drain
+    assert int(service["stop_grace_period"].removesuffix("s")) > least
+
+
+def test_services_of_compose_start_after_those_that_they_need() -> None:
+    services = compose()["services"]
+    ready = {"condition": "service_healthy"}
+    gateways = ("gateway-1", "gateway-2", "gateway-3")
+    assert services["nginx"]["depends_on"] == dict.fromkeys(gateways, ready)
+    assert [services[name]["depends_on"] for name in gateways] == [{"valkey": ready}] * 3
 
 
 def test_valkey_keeps_every_key_on_disk() -> None:
