@@ -198,7 +198,6 @@ def test_the_launchd_daemon_stops_and_restarts_like_the_agent_of_a_session() -> 
     assert {name: found[name] for name in alike} == {name: own[name] for name in alike}
     assert found["Label"] == "dev.routecodex.gateway"
     assert found["ProgramArguments"][:2] == own["ProgramArguments"][:2]
-    assert " exec " in found["ProgramArguments"][2]
 
 
 def test_the_versions_of_chart_image_and_package_are_the_same() -> None:
