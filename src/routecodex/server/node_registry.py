@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from socket import AddressFamily
 from typing import Any
 
 import msgspec
@@ -113,29 +114,34 @@ def _without_secret(value: Any) -> str:
     raise NotImplementedError(f"{type(value)} in a configuration")
 
 
-def advertised_url(config: Config, port: int, *, own_address: Callable[[], str]) -> str:
+def advertised_url(config: Config, port: int, *, own_address: Callable[[AddressFamily], str]) -> str:
     """Return the URL at which other machines reach this one; for a bind to all addresses its own address."""
     server = config.server
     if server.advertise_url:
         return server.advertise_url
-    return url_of(own_address() if _is_every_address(server.host) else server.host, port)
+    family = _family_of_every_address(server.host)
+    return url_of(server.host if family is None else own_address(family), port)
 
 
-def _is_every_address(host: str) -> bool:
+def _family_of_every_address(host: str) -> AddressFamily | None:
+    """Return the family whose addresses are all listened on; `::` takes no IPv4 connections."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
+    if not address.is_unspecified:
+        return None
+    return AddressFamily.AF_INET if address.version == 4 else AddressFamily.AF_INET6
 
 
-def own_address_towards(hosts: Sequence[HostPort]) -> str:
-    """Return the address from which this machine would reach one of the hosts; nothing is sent to them.
+def own_address_towards(hosts: Sequence[HostPort], family: AddressFamily) -> str:
+    """Return the address of that family from which this machine would reach one of the hosts, or its name.
 
-    It may wait for the resolution of their names.
+    Nothing is sent to the hosts. It may wait for the resolution of their names.
     """
     for host, port in hosts:
         with contextlib.suppress(OSError):
-            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            _, kind, _, _, address = socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind) as probe:
                 probe.connect(address)
                 found: str = probe.getsockname()[0]
@@ -155,7 +161,7 @@ class NodeRegistry:
         *,
         is_first_worker: bool,
         beat: float = BEAT_SECONDS,
-        own_address: Callable[[Sequence[HostPort]], str] = own_address_towards,
+        own_address: Callable[[Sequence[HostPort], AddressFamily], str] = own_address_towards,
     ) -> None:
         self._store = store
         self._is_used = store.kind == "redis" and is_first_worker
@@ -222,7 +228,7 @@ class NodeRegistry:
         hosts = parse_redis_url(config.store.url).hosts
         return NodeRow(
             id=config.identity,
-            url=advertised_url(config, port, own_address=lambda: self._own_address(hosts)),
+            url=advertised_url(config, port, own_address=partial(self._own_address, hosts)),
             version=__version__,
             started_at=round(time.time(), 3),
             workers=workers,
