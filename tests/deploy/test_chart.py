@@ -252,6 +252,7 @@ TWO = "autoscaling: { enabled: true, maxReplicas: 2 }"
         (f"{ONE}\npersistence: {{ enabled: true }}", "persistence.existingClaim names the claim"),
         (CLAIM, "persistence is for one gateway"),
         (f"{ONE}\n{CLAIM}\n{TWO}", "persistence is for one gateway"),
+        (f"{ONE}\n{CLAIM}\n{TWO.replace('2', '1')}", "persistence is for one gateway"),
         (with_config(NO_STORE), "several gateways need a Redis store"),
         (with_config(FILE_STORE), "several gateways need a Redis store"),
         (with_config(f"# [store]\n# url = 'redis://valkey'\n{NO_STORE}"), "several gateways need a Redis"),

@@ -61,10 +61,10 @@ true
 {{- if regexMatch "(?m)^\\s*[\"']?(host|port|drain_seconds|drain_notice_ms)[\"']?\\s*=" .Values.server.extra -}}
 {{- fail "server.extra sets a value of the chart: set server.host, server.port, server.drainSeconds and server.drainNoticeMs instead" -}}
 {{- end -}}
-{{- if include "routecodex.isSeveral" . -}}
-{{- if .Values.persistence.enabled -}}
+{{- if and .Values.persistence.enabled (or .Values.autoscaling.enabled (include "routecodex.isSeveral" .)) -}}
 {{- fail "persistence is for one gateway: set replicaCount to 1 and autoscaling.enabled to false, or persistence.enabled to false and use a Redis store" -}}
 {{- end -}}
+{{- if include "routecodex.isSeveral" . -}}
 {{- /* Lines of the table [store] up to its url; that may come from a variable. */ -}}
 {{- $shared := "(?m)^\\s*\\[\\s*[\"']?store[\"']?\\s*\\].*\\n(?:\\s*(?:[^\\[\\s].*)?\\n)*?\\s*[\"']?url[\"']?\\s*=\\s*[\"'](?:redis|\\$\\{)" -}}
 {{- if not (regexMatch $shared .Values.config) -}}
