@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import email.utils
 import logging
@@ -10,14 +11,16 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from routecodex.providers.http import HttpClient
-from routecodex.telemetry.exporter import PAUSES, ExportOptions, QueuedTrace, SpanExporter
+from routecodex.telemetry.exporter import PAUSES, ExportOptions, QueuedTrace, SpanExporter, retry_pause
 from routecodex.telemetry.request_trace import Tracer
 from routecodex.telemetry.span import INTERNAL, Resource, Span, SpanShape
-from tests.kit.collector import Collector, partial_success
+from tests.kit.collector import Collector, ReceivedSpan, decode, partial_success
 from tests.kit.steps import Answer, Hang, Json, Raw, Send
+from tests.kit.upstream import Request
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SHAPE = SpanShape("one", INTERNAL, [])
@@ -35,13 +38,18 @@ def spans_of(batch: Sequence[QueuedTrace[int]]) -> list[Span]:
 
 
 def options(
-    url: str, *, queue: int = 2048, batch: float = 0.0, protocol: str = "http/protobuf"
+    url: str,
+    *,
+    queue: int = 2048,
+    batch: float = 0.0,
+    protocol: str = "http/protobuf",
+    headers: tuple[tuple[str, str], ...] = (("x-key", "k"),),
 ) -> ExportOptions:
     return ExportOptions(
         url=f"{url}/v1/traces",
         environ={},
         protocol=protocol,
-        headers=(("x-key", "k"),),
+        headers=headers,
         resource=Resource([("service.name", "gw")], "1"),
         batch_seconds=batch,
         queue=queue,
@@ -60,6 +68,10 @@ async def exporting(
     finally:
         await exporter.close()
         await client.close()
+
+
+def spans_in(request: Request) -> list[ReceivedSpan]:
+    return decode(request.body, request.headers["content-type"])
 
 
 async def counts(exporter: SpanExporter[int], exported: int, dropped: int) -> None:
@@ -194,6 +206,73 @@ async def test_a_retry_waits_as_long_as_the_collector_says(form: str) -> None:
     assert arrived[1] - arrived[0] >= 0.9
 
 
+@pytest.mark.parametrize(
+    ("asked", "waited"), [(0.0, 4.0), (2.0, 4.0), (60.5, 60.5), (300.0, 300.0), (1e9, 300.0)]
+)
+def test_a_pause_is_as_long_as_the_collector_asks_up_to_five_minutes(asked: float, waited: float) -> None:
+    assert retry_pause(4.0, asked) == waited
+
+
+LANGFUSE = base64.b64encode(b"pk-lf-public:sk-lf-secret").decode()
+SECRETS = (
+    ("authorization", f"Basic {LANGFUSE}"),
+    ("x-other", "bearer token-5"),
+    ("x-team", "team-secret"),
+    ("x-version", "4"),
+)
+QUOTES = f"4 bad: Basic {LANGFUSE}; {LANGFUSE}, sk-lf-secret, bearer token-5, token-5, team-secret, q-secret"
+HIDDEN = "4 bad: ***; ***, ***, ***, ***, ***, ***"
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["refusal", "partial success"])
+async def test_the_log_has_no_header_and_no_key_that_the_collector_quotes(
+    partial: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(_request: object) -> Json:
+        return partial_success(1, QUOTES) if partial else Json(401, QUOTES.encode())
+
+    async with Collector(answer) as collector:
+        settings = options(collector.url, headers=SECRETS)
+        settings = msgspec.structs.replace(settings, url=f"{settings.url}?api_key=q-secret")
+        async with exporting(settings) as exporter:
+            exporter.add(1, 1)
+            await counts(exporter, 0, 1)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert line.endswith(HIDDEN)
+
+
+async def test_a_key_at_the_end_of_a_long_refusal_is_not_shown_in_part(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secret = "s3cret" * 20
+    refusal = Json(401, ("x" * 150 + secret).encode())
+    async with (
+        Collector(lambda _: refusal) as collector,
+        exporting(options(collector.url, headers=(("x-key", secret),))) as exporter,
+    ):
+        exporter.add(1, 1)
+        await counts(exporter, 0, 1)
+    assert "s3cret" not in caplog.text
+
+
+async def test_a_collector_that_takes_all_spans_with_a_message_is_a_warning_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with (
+        Collector(lambda _: partial_success(0, "use /v2 soon")) as collector,
+        exporting(options(collector.url)) as exporter,
+    ):
+        for item in range(1, 4):
+            exporter.add(item, 1)
+            await counts(exporter, item, 0)
+    (record,) = [record for record in caplog.records if record.name == LOGGER]
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"the collector at {collector.url}/v1/traces took the spans and warns: use /v2 soon"
+    )
+
+
 async def test_a_collector_that_is_down_logs_once_and_once_more_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -222,6 +301,43 @@ async def test_what_cannot_leave_within_two_seconds_of_the_end_is_dropped() -> N
         exporter.add(2, 1)
         await asyncio.wait_for(exporter.close(), 5)
         assert (exporter.exported, exporter.dropped) == (0, 3)
+
+
+async def test_a_pause_ends_when_the_gateway_stops_and_what_waits_is_sent() -> None:
+    async with Collector() as collector, exporting(options(collector.url), pauses=(3600,)) as exporter:
+        collector.queue(Json(503, b""))
+        exporter.add(1, 2)
+        await (await collector.received()).answered.wait()
+        exporter.add(2, 1)
+        await exporter.close()
+        assert (exporter.exported, exporter.dropped) == (3, 0)
+
+
+async def test_a_gateway_that_stops_tries_every_batch_once() -> None:
+    async with (
+        Collector(lambda _: Json(503, b"")) as collector,
+        exporting(options(collector.url), pauses=(3600, 3600)) as exporter,
+    ):
+        exporter.add(1, 2)
+        await (await collector.received()).answered.wait()
+        exporter.add(2, 1)
+        await exporter.close()
+        assert (exporter.exported, exporter.dropped) == (0, 3)
+    sent = [spans[0].span_id[:8] for spans in map(spans_in, collector.requests)]
+    assert sent == ["00000001", "00000001", "00000002"]
+
+
+async def test_a_batch_in_a_pause_goes_to_the_collector_of_a_new_configuration() -> None:
+    async with (
+        Collector(lambda _: Json(503, b"", {"retry-after": "300"})) as busy,
+        Collector() as idle,
+        exporting(options(busy.url)) as exporter,
+    ):
+        exporter.add(1, 2)
+        await (await busy.received()).answered.wait()
+        exporter.configure(options(idle.url))
+        await counts(exporter, 2, 0)
+    assert [span.span_id for span in idle.spans] == ["0000000100000001", "0000000100000002"]
 
 
 async def test_turned_off_it_drops_what_waits_and_takes_nothing() -> None:

@@ -2,25 +2,28 @@
 
 Batches leave one after the other. A batch is sent again after 429, 502, 503, 504 or a failed connection, with
 growing pauses or after the collector's `Retry-After`, and given up after a while (OTLP specification,
-"Failures"). Any other response is final, and so is one with a partial success.
+"Failures"). Any other response is final, and so is one with a partial success. A gateway that stops waits for
+no pause: it tries each batch once more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import binascii
 import contextlib
 import email.utils
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.providers.http import HttpClient, HttpResponse, Timeouts, origin_of
+from routecodex.providers.upstream import SecretRedactor, configured_secrets
 from routecodex.telemetry import otlp_json, protobuf
 from routecodex.telemetry.span import PartialSuccess, Resource, Span
 
@@ -32,7 +35,8 @@ _BATCH_SPANS = 512
 _RETRYABLE = frozenset({429, 502, 503, 504})
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each further attempt; then the batch is given up."""
-_LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE = 300.0
+"""Longest `Retry-After` that is obeyed: the queue is bounded, and spans are dropped while it is full."""
 _TIMEOUTS = Timeouts(connect=5.0, first_byte=10.0, idle=10.0)
 _RESPONSE_LIMIT = 64 * 1024
 _MESSAGE_SHOWN = 200
@@ -111,8 +115,10 @@ class SpanExporter(Generic[T]):
         self._content_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._end_pause = asyncio.Event()
         self._closing = False
         self._is_failing = False
+        self._has_warned = False
 
     def add(self, item: T, spans: int, content_bytes: int = 0) -> None:
         """Queue a request that has just ended; over the bounds of the queue its spans are dropped."""
@@ -132,7 +138,10 @@ class SpanExporter(Generic[T]):
             self._wake.set()
 
     def configure(self, options: ExportOptions | None) -> None:
-        """Use these options from the next batch on; spans that wait when it is turned off are dropped."""
+        """Use these options from the next attempt on; spans that wait when it is turned off are dropped."""
+        if options != self.options:
+            self._has_warned = False
+            self._end_pause.set()
         self.options = options
         if options is None:
             self._drop_queue()
@@ -142,6 +151,7 @@ class SpanExporter(Generic[T]):
         """Send what is left, for two seconds at most; the rest is dropped."""
         self._closing = True
         self._wake.set()
+        self._end_pause.set()
         task = self._task
         if task is not None:
             await asyncio.wait([task], timeout=FLUSH_SECONDS)
@@ -184,41 +194,54 @@ class SpanExporter(Generic[T]):
 
     async def _send_batch(self, batch: list[QueuedTrace[T]]) -> None:
         """Send a batch; every span of it is counted, as exported or as dropped."""
-        options = self.options
         count = sum(one.spans for one in batch)
-        exported = 0
+        exported: int | None = None
         try:
-            if options is not None:
+            while exported is None and (options := self.options) is not None:
                 body = await asyncio.to_thread(self._encode, batch, options)
                 exported = await self._deliver(body, count, options)
         except Exception:
             log.exception("%d spans could not be encoded", count)
         finally:
-            self.exported += exported
-            self.dropped += count - exported
+            self.exported += exported or 0
+            self.dropped += count - (exported or 0)
 
     def _encode(self, batch: Sequence[QueuedTrace[T]], options: ExportOptions) -> bytes:
         return _CODERS[options.protocol].encode(options.resource, self._to_spans(batch))
 
-    async def _deliver(self, body: bytes, count: int, options: ExportOptions) -> int:
-        """Send a body until it is taken or given up; return the number of spans that were taken."""
+    async def _deliver(self, body: bytes, count: int, options: ExportOptions) -> int | None:
+        """Send a body until it is taken or given up; return the number of spans that were taken.
+
+        None: the options have changed, and nothing was taken.
+        """
         for pause in (*self._pauses, None):
+            is_closing = self._closing
             try:
                 partial = await self._post(body, options)
             except _Refused as refused:
                 self._note_failure(str(refused), options)
-                if refused.retry_after is None or pause is None:
+                if refused.retry_after is None or pause is None or is_closing:
                     return 0
-                await asyncio.sleep(max(pause, min(refused.retry_after, _LONGEST_PAUSE)))
+                await self._pause(retry_pause(pause, refused.retry_after), options)
+                if self.options != options:
+                    return None
                 continue
             rejected = min(partial.rejected, count)
-            if partial.rejected or partial.message:
-                reason = f"rejected {rejected} of {count} spans: {partial.message[:_MESSAGE_SHOWN]}"
-                self._note_failure(reason, options)
+            if partial.rejected:
+                self._note_failure(f"rejected {rejected} of {count} spans: {partial.message}", options)
             else:
-                self._note_success(options)
+                self._note_success(partial.message, options)
             return count - rejected
         return 0
+
+    async def _pause(self, seconds: float, options: ExportOptions) -> None:
+        """Wait before the next attempt, unless the gateway stops or the options change."""
+        self._end_pause.clear()
+        if self._closing or self.options != options:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._end_pause.wait()
 
     async def _post(self, body: bytes, options: ExportOptions) -> PartialSuccess:
         coder = _CODERS[options.protocol]
@@ -243,14 +266,21 @@ class SpanExporter(Generic[T]):
     def _note_failure(self, reason: str, options: ExportOptions) -> None:
         if not self._is_failing:
             log.warning(
-                "traces do not reach %s, requests continue without them: %s", _shown(options.url), reason
+                "traces do not reach %s, requests continue without them: %s",
+                _shown(options.url),
+                _without_secrets(reason, options),
             )
         self._is_failing = True
 
-    def _note_success(self, options: ExportOptions) -> None:
+    def _note_success(self, message: str, options: ExportOptions) -> None:
+        """Log that spans arrive again, and once the message of a collector that took all of them."""
         if self._is_failing:
             log.info("traces reach %s again; %d spans were dropped", _shown(options.url), self.dropped)
         self._is_failing = False
+        if message and not self._has_warned:
+            self._has_warned = True
+            shown = _without_secrets(message, options)
+            log.warning("the collector at %s took the spans and warns: %s", _shown(options.url), shown)
 
 
 async def _body_of(response: HttpResponse) -> bytes:
@@ -268,19 +298,43 @@ def _shown(url: str) -> str:
     return url.partition("?")[0]
 
 
+def _without_secrets(text: str, options: ExportOptions) -> str:
+    """Return the beginning of a text of the collector, which may quote what was sent to it."""
+    query = dict(parse_qsl(urlsplit(options.url).query))
+    origin = origin_of(options.url, environ=options.environ)
+    secrets = configured_secrets(_credentials(options.headers), headers={}, query=query, origin=origin)
+    return SecretRedactor(secrets).text(text)[:_MESSAGE_SHOWN]
+
+
+def _credentials(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the values of headers: whole, without the name of their scheme, and the password of `Basic`."""
+    for _, value in headers:
+        yield value
+        scheme, _, credentials = value.partition(" ")
+        yield credentials.strip()
+        if scheme.lower() == "basic":
+            with contextlib.suppress(ValueError):
+                yield binascii.a2b_base64(credentials).decode().partition(":")[2]
+
+
 def _judge(response: HttpResponse, body: bytes) -> PartialSuccess:
     """Return the partial success of a response; raise for one that is not a success."""
     status = response.status
     if status in _RETRYABLE:
         raise _Refused(f"HTTP {status}", _retry_after(response.header(b"retry-after")))
     if not 200 <= status < 300:
-        raise _Refused(f"HTTP {status}: {body[:_MESSAGE_SHOWN].decode('utf-8', 'replace')}", None)
+        raise _Refused(f"HTTP {status}: {body.decode('utf-8', 'replace')}", None)
     is_json = (response.header(b"content-type") or b"").startswith(b"application/json")
     try:
         return (_JSON if is_json else _PROTOBUF).decode(body)
     except ValueError:
         # Some collectors answer with a text of their own; the status says that they took the spans.
         return PartialSuccess()
+
+
+def retry_pause(pause: float, retry_after: float) -> float:
+    """Return the seconds before a further attempt: the collector may ask for more, within bounds."""
+    return max(pause, min(retry_after, _LONGEST_PAUSE))
 
 
 def _retry_after(value: bytes | None) -> float:
