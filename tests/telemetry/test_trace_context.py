@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from routecodex.providers.upstream import trace_headers
 from routecodex.telemetry.trace_context import (
     context_lines,
     is_sampled,
@@ -61,11 +62,34 @@ def test_the_same_contexts_are_valid_as_for_the_sdk(value: str) -> None:
         assert context.sampled == found.trace_flags.sampled
 
 
-@pytest.mark.parametrize("state", ["a=b\r\nx: y", "a=\u00e9"])
-def test_a_state_that_could_end_the_header_is_dropped(state: str) -> None:
-    context = read_context({"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": state})
+STATES = [
+    ("a=b", "a=b"),
+    ("a=1, b=2", "a=1, b=2"),
+    ("a=1,\tb=2", "a=1,\tb=2"),
+    ("a=b\r\nx: y", ""),
+    ("a=b\n", ""),
+    ("a=b\x00", ""),
+    ("a=b\x7f", ""),
+    ("a=b\u2028c", ""),
+    ("a=\u00e9", ""),
+]
+PARENT = f"00-{TRACE}-{SPAN}-01"
+
+
+@pytest.mark.parametrize(("state", "kept"), STATES)
+def test_a_state_that_cannot_be_a_header_is_dropped_alone(state: str, kept: str) -> None:
+    headers = {"traceparent": PARENT, "tracestate": state}
+    context = read_context(headers)
     assert context is not None
-    assert context.state == ""
+    assert (context.trace_id, context.state) == (TRACE, kept)
+    assert headers_of(trace_headers(headers)) == {"traceparent": PARENT} | (
+        {"tracestate": kept} if kept else {}
+    )
+
+
+@pytest.mark.parametrize("parent", ["x\r\ny: z", "x\n", "x\x00", "\u00e9"])
+def test_without_a_parent_that_can_be_sent_nothing_is_passed_on(parent: str) -> None:
+    assert trace_headers({"traceparent": parent, "tracestate": "a=b"}) == b""
 
 
 @given(st.integers(1, 2**128 - 1), st.floats(0, 1))

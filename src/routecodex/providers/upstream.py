@@ -29,7 +29,6 @@ _FORWARDED_HEADERS = {
     "responses": ("openai-beta",),
     "gemini": ("x-goog-api-client",),
 }
-_TRACE_HEADERS = ("traceparent", "tracestate")
 _FORWARDED_QUERY = {"messages": ("beta",)}
 _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
@@ -47,18 +46,25 @@ def auth_headers(style: str, secret: str) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"} if style == "bearer" else {style: secret}
 
 
-def trace_headers(headers: Mapping[str, str]) -> bytes:
-    """Return the client's trace context as header lines; empty without a `traceparent`.
+def can_be_sent(value: str) -> bool:
+    """Return whether a trace header can have the value: other control characters than tabs could end it."""
+    return value.isascii() and value.replace("\t", " ").isprintable()
 
-    W3C Trace Context: `tracestate` has no meaning without `traceparent`.
+
+def trace_headers(headers: Mapping[str, str]) -> bytes:
+    """Return the client's trace context as header lines; empty without a `traceparent` that can be sent.
+
+    W3C Trace Context: `tracestate` has no meaning without `traceparent`, and one that is faulty must not
+    affect it (3.3.1, 4.3).
     """
-    if "traceparent" not in headers:
+    parent = headers.get("traceparent")
+    if parent is None or not can_be_sent(parent):
         return b""
-    values = [(name, headers[name]) for name in _TRACE_HEADERS if name in headers]
-    # Control characters could end the header.
-    if not all(value.isascii() and value.isprintable() for _, value in values):
-        return b""
-    return b"".join([f"{name}: {value}\r\n".encode("ascii") for name, value in values])
+    lines = b"traceparent: %b\r\n" % parent.encode("ascii")
+    state = headers.get("tracestate")
+    if state is None or not can_be_sent(state):
+        return lines
+    return lines + b"tracestate: %b\r\n" % state.encode("ascii")
 
 
 class Upstream:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from routecodex.providers.upstream import can_be_sent
+
 _TRACEPARENT: Final = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<rest>-.*)?"
 )
@@ -52,8 +54,7 @@ def read_context(headers: Mapping[str, str]) -> TraceContext | None:
 
 def _state(headers: Mapping[str, str]) -> str:
     state = headers.get("tracestate", "")
-    # Control characters could end the header.
-    return state if state.isascii() and state.isprintable() else ""
+    return state if can_be_sent(state) else ""
 
 
 def context_lines(trace_id: str, span_id: str, *, sampled: bool, state: str = "") -> bytes:
