@@ -145,6 +145,30 @@ async def test_parameters_cost_and_client_are_attributes() -> None:
     assert gateway.request.attributes["routecodex.cost"] > 0
 
 
+@pytest.mark.parametrize("encoding", ["http/protobuf", "http/json"])
+async def test_numbers_that_no_span_can_hold_are_left_out(encoding: str) -> None:
+    counts = {"prompt_tokens": 10**30, "completion_tokens": 2**63, "total_tokens": 5}
+    whole = answers.text("chat", "Hi", False)
+    assert isinstance(whole, Json)
+    huge = Json(200, whole.body | {"usage": counts})
+    more = f'protocol = "{encoding}"\nopeninference = true'
+    async with Upstream(lambda _: huge) as up, traced(one_target("chat", up), telemetry=more) as gateway:
+        for limit in (10**30, 2**63, 2**63 - 1):
+            answer = await gateway.ask(max_tokens=limit, temperature=0.5)
+            assert answer.status == 200
+    numbers = ("gen_ai.usage", "llm.token", "gen_ai.request.max", "llm.invocation")
+    found = [
+        {name: value for name, value in attempt.attributes.items() if name.startswith(numbers)}
+        for attempt in gateway.children
+    ]
+    without = {"llm.invocation_parameters": '{"temperature":0.5}'}
+    largest = {
+        "gen_ai.request.max_tokens": 2**63 - 1,
+        "llm.invocation_parameters": '{"max_tokens":9223372036854775807,"temperature":0.5}',
+    }
+    assert found == [without, without, largest]
+
+
 async def test_the_model_is_named_as_its_provider_names_it() -> None:
     async with (
         Upstream(lambda _: counted("chat", False)) as up,
@@ -199,6 +223,27 @@ async def test_without_telemetry_the_trace_context_passes_unchanged(protocol: st
             await Traced(gateway.port, Collector()).ask(protocol, headers=context)
         sent = up.requests[0].headers
         assert {name: sent[name] for name in context} == context
+
+
+STATES = [("a=1,\tb=2", {"tracestate": "a=1,\tb=2"}), ("a=\xe9", {})]
+
+
+@pytest.mark.parametrize(("state", "sent"), STATES, ids=["tab", "not ASCII"])
+@pytest.mark.parametrize("traces", [False, True], ids=["off", "on"])
+async def test_a_state_that_cannot_be_sent_is_dropped_alone(
+    state: str, sent: dict[str, str], traces: bool
+) -> None:
+    context = {**SAMPLED, "tracestate": state}
+    async with Upstream(lambda _: counted("chat", False)) as up, Collector() as collector:
+        config = (collector.config() if traces else "") + one_target("chat", up)
+        async with serving(config) as gateway:
+            await Traced(gateway.port, collector).ask(headers=context)
+    headers = up.requests[0].headers
+    assert parent_of(headers)[0] == TRACE
+    assert {name: value for name, value in headers.items() if name == "tracestate"} == sent
+    assert {(span.trace_id, span.state) for span in collector.spans} == (
+        {(TRACE, sent.get("tracestate", ""))} if traces else set()
+    )
 
 
 @pytest.mark.parametrize(

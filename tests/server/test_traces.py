@@ -16,7 +16,7 @@ from tests.kit.collector import Collector
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call
 from tests.kit.steps import Hang, Json, Raw
-from tests.kit.traced_gateway import SAMPLED, TRACE, parent_of, traced
+from tests.kit.traced_gateway import ERROR, SAMPLED, TRACE, parent_of, traced
 from tests.kit.upstream import Upstream
 from tests.routing.instruction_texts import wire_request
 
@@ -56,6 +56,72 @@ async def test_a_call_of_a_server_tool_is_a_span_and_the_parent_of_its_own_call(
     ]
     assert [parent_of(request.headers)[1] for request in up.requests] == [first.span_id, second.span_id]
     assert gateway.request.attributes["routecodex.rounds"] == 2
+
+
+@pytest.mark.parametrize("model", [7, None, ["m"]])
+async def test_embeddings_without_the_name_of_a_model_have_none(model: Any) -> None:
+    answer = {"object": "list", "data": [], "model": model, "usage": {"prompt_tokens": 8, "total_tokens": 8}}
+    async with Upstream(lambda _: Json(200, answer)) as up, traced(one_target("chat", up)) as gateway:
+        await call(gateway.port, "/v1/embeddings", {"model": "up.m", "input": "hi"})
+    (attempt,) = gateway.children
+    assert attempt.attributes["gen_ai.usage.input_tokens"] == 8
+    assert "gen_ai.response.model" not in attempt.attributes
+
+
+@pytest.mark.parametrize(
+    ("backend", "arguments", "kind"),
+    [
+        (Json(500, {}), {"query": "news"}, "500"),
+        (Raw([]), {"query": "news"}, "connection"),
+        (Json(200, b"<html>"), {"query": "news"}, "upstream_unparsable"),
+        (Json(200, {}), {"query": "news"}, "upstream_unparsable"),
+        (Json(200, FOUND), {}, "bad_arguments"),
+        (None, {"query": "news"}, "no_search_provider"),
+    ],
+    ids=["refused", "closed", "not JSON", "no list", "no query", "no backend"],
+)
+async def test_a_search_that_fails_is_a_failed_span(backend: Any, arguments: Any, kind: str) -> None:
+    async with Upstream() as up, Upstream(lambda _: backend) as search:
+        calls = answers.tool_calls("chat", answers.Call("web_search", arguments, "call_7"), stream=False)
+        up.queue(calls, answers.text("chat", "Nothing.", False))
+        http = f'[server_tools.web_search.http]\nurl = "http://127.0.0.1:{search.port}/?q={{query}}"\n'
+        config = SEARCH + (http if backend else "") + one_target("chat", up, more=LACKS_SEARCH)
+        async with traced(config) as gateway:
+            answer = await gateway.ask(web_search_options={})
+    assert answer.status == 200
+    tool = gateway.collector.span("execute_tool web_search")
+    assert (tool.status, tool.attributes["error.type"]) == (ERROR, kind)
+    assert gateway.request.status == 0
+
+
+async def test_searches_over_the_limit_of_the_client_are_failed_spans() -> None:
+    async with Upstream() as up, Upstream(lambda _: Json(200, FOUND)) as search:
+        twice = [answers.Call("web_search", {"query": word}, word) for word in ("one", "two")]
+        up.queue(
+            answers.tool_calls("messages", *twice, stream=False), answers.text("messages", "Read.", False)
+        )
+        http = f'[server_tools.web_search.http]\nurl = "http://127.0.0.1:{search.port}/?q={{query}}"\n'
+        async with traced(SEARCH + http + one_target("messages", up, more=LACKS_SEARCH)) as gateway:
+            tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 1}]
+            await gateway.ask("messages", tools=tools)
+    kinds = {
+        span.attributes["gen_ai.tool.call.id"]: span.attributes.get("error.type")
+        for span in gateway.children
+        if span.kind == "INTERNAL"
+    }
+    assert kinds == {"one": None, "two": "limit_reached"}
+
+
+async def test_a_call_that_the_clock_refuses_is_a_failed_span() -> None:
+    clock = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"
+    arguments = {"action": "cancel", "items": [], "taskId": "nothing"}
+    async with Upstream() as up:
+        calls = answers.tool_calls("chat", answers.Call("clock", arguments, "call_7"), stream=False)
+        up.queue(calls, answers.text("chat", "No.", False))
+        async with traced(clock + one_target("chat", up)) as gateway:
+            await gateway.ask(headers={"x-session-id": "s-1"})
+    tool = gateway.collector.span("execute_tool clock")
+    assert (tool.status, tool.attributes["error.type"]) == (ERROR, "unknown_task")
 
 
 async def test_a_search_by_another_model_is_an_attempt_below_the_tool() -> None:
@@ -99,12 +165,14 @@ async def test_a_description_of_an_image_is_an_attempt_below_the_request() -> No
 
 
 async def test_embeddings_are_an_operation_of_their_own() -> None:
-    answer = {"object": "list", "data": [], "model": "m", "usage": {"prompt_tokens": 8, "total_tokens": 8}}
+    counts = {"prompt_tokens": 8, "total_tokens": 8}
+    answer = {"object": "list", "data": [], "model": "m-2026-01", "usage": counts}
     async with Upstream(lambda _: Json(200, answer)) as up, traced(one_target("chat", up)) as gateway:
         await call(gateway.port, "/v1/embeddings", {"model": "up.m", "input": "hi"}, headers=SAMPLED)
     (attempt,) = gateway.children
     assert (gateway.request.name, attempt.name) == ("POST /v1/embeddings", "embeddings m")
     assert attempt.attributes["gen_ai.usage.input_tokens"] == 8
+    assert attempt.attributes["gen_ai.response.model"] == "m-2026-01"
     assert "gen_ai.request.stream" not in attempt.attributes
     assert parent_of(up.requests[0].headers) == (TRACE, attempt.span_id, "01")
 

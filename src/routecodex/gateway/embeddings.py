@@ -47,6 +47,7 @@ class EmbeddingAnswer(Struct):
     """The part of an answer that the gateway reads."""
 
     usage: WireUsage | None = None
+    model: Any = None
 
 
 _fields = Decoder(EmbeddingFields)
@@ -108,7 +109,9 @@ async def embed(
         raise
     failover.settle(None)
     if record.target is not None:
-        services.count_call(record, record.target, _usage(answer, stripped))
+        found = json.try_read(answer, _answers)
+        services.count_call(record, record.target, _usage(found, stripped))
+        _note_model(record, found)
     return answer
 
 
@@ -116,9 +119,15 @@ def _trace_lines(record: RequestRecord, headers: Mapping[str, str]) -> bytes:
     return trace_headers(headers) if record.trace is None else record.trace.lines()
 
 
-def _usage(answer: bytes, body: bytes) -> Usage:
+def _note_model(record: RequestRecord, found: EmbeddingAnswer | None) -> None:
+    """Keep the model that answered, for the trace."""
+    attempt = record.trace.attempt if record.trace is not None else None
+    if attempt is not None and found is not None and isinstance(found.model, str):
+        attempt.note(model=found.model, id="", finish="")
+
+
+def _usage(found: EmbeddingAnswer | None, body: bytes) -> Usage:
     """Return the counts of an answer, estimated if it has none."""
-    found = json.try_read(answer, _answers)
     counts = found.usage if found is not None else None
     if counts is not None and counts.prompt_tokens is None:
         # Voyage and Jina report the total alone.

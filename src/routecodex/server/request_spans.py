@@ -32,6 +32,7 @@ _MAX_TEXT: Final = 1024
 _GONE: Final = 499
 _MAX_SHAPES: Final = 512
 _EMBEDDINGS: Final = "embeddings"
+_INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 class ProviderFacts(Struct, frozen=True):
@@ -262,7 +263,8 @@ _UNKNOWN: Final = ProviderFacts("", "chat", "", 0, {})
 def _parameters(trace: RequestTrace) -> Attributes:
     limit, temperature, top_p = trace.parameters
     attributes: Attributes = []
-    if limit is not None:
+    # A collector refuses a whole batch for one number that is too large; usage is bounded where it is read.
+    if limit is not None and limit in _INT64:
         attributes.append((names.REQUEST_MAX_TOKENS, limit))
     if temperature is not None:
         attributes.append((names.REQUEST_TEMPERATURE, float(temperature)))

@@ -118,6 +118,9 @@ class TurnContext:
         """Return the context in which a call of a tool runs."""
         return nullcontext()
 
+    def fail_call(self, cause: str | GatewayError) -> None:
+        """Note that the call under way failed, with its error or a code; only traces show it."""
+
     def note(self, reason: str) -> None:
         """Log why something was not done, and show it to the client if its headers are not sent yet."""
         if reason not in self.notices.lines():

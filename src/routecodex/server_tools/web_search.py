@@ -131,16 +131,20 @@ class WebSearchTool(ServerTool):
         state = turn.state(self, _TurnState)
         used = state.searches = state.searches + 1
         if used > limits.uses:
+            turn.fail_call("limit_reached")
             return f"No more searches: {limits.uses} are allowed in one answer. Go on with what you have."
         query = _query(call.arguments)
         if not query:
+            turn.fail_call("bad_arguments")
             return 'The search needs its words as JSON: {"query": "what to look for"}. Nothing was searched.'
         if self._search is None:
+            turn.fail_call("no_search_provider")
             return NO_PROVIDER
         try:
             found = await self._search(turn, query)
         except GatewayError as error:
             turn.note(f"web search failed: {error.message}")
+            turn.fail_call(error)
             return f"THE WEB SEARCH FAILED: {error.message}. Nothing was found; tell the user so."
         hits = [hit for hit in found.hits if limits.admit(hit.url)][: self._options.max_results]
         return results_text(query, hits, text=found.text)

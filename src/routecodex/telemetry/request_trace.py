@@ -38,6 +38,8 @@ EMPTY: Final = "empty_answer"
 MAX_CAPTURED: Final = 1024 * 1024
 """Bytes of an answer that are kept for its content; a longer one has none."""
 _EVENT_BYTES: Final = 128
+_MAX_KIND: Final = 64
+"""Characters of an `error.type` that a server tool chooses."""
 
 
 def error_type(error: BaseException) -> str:
@@ -256,6 +258,12 @@ class RequestTrace:
         finally:
             call.ended = monotonic()
             _running_tool.reset(token)
+
+    def fail_tool(self, kind: str) -> None:
+        """Note that the call of a server tool which this task runs failed; `kind` is its `error.type`."""
+        call = _running_tool.get()
+        if call is not None and self.sampled:
+            call.failure = kind[:_MAX_KIND]
 
     def internal(self) -> RequestTrace:
         """Return the trace of a call that the gateway makes for this request."""

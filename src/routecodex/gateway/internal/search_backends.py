@@ -158,10 +158,15 @@ class HttpSearch:
             error.message = error.message.replace(self._key, "***") if self._key else error.message
             raise
         except ValueError as exc:
-            raise UpstreamFailed("the search provider's answer is not JSON") from exc
+            raise UpstreamFailed(
+                "the search provider's answer is not JSON", code="upstream_unparsable"
+            ) from exc
         results = _at(value, self._row.results)
         if not isinstance(results, list):
-            raise UpstreamFailed(f"the search provider's answer has no list at {self._row.results!r}")
+            raise UpstreamFailed(
+                f"the search provider's answer has no list at {self._row.results!r}",
+                code="upstream_unparsable",
+            )
         return SearchResults(tuple(self._hits(results)))
 
     async def _request(self, query: str, *, trace: bytes) -> bytes:
@@ -184,7 +189,9 @@ class HttpSearch:
         )
         try:
             if response.status != 200:
-                raise UpstreamFailed(f"the search provider answered HTTP {response.status}")
+                raise UpstreamFailed(
+                    f"the search provider answered HTTP {response.status}", upstream_status=response.status
+                )
             return await response.read(_ANSWER_LIMIT)
         finally:
             response.close()

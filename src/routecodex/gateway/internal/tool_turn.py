@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from routecodex.canon.errors import GatewayError
 from routecodex.canon.parts import ToolCall
 from routecodex.canon.request import Request
 from routecodex.gateway.answer.prepared_target import PreparedTarget
@@ -16,6 +17,7 @@ from routecodex.routing.state import StopMessageState
 from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
 from routecodex.server_tools.round_merger import VisibleRounds
 from routecodex.stores.owned_keys import owned_key
+from routecodex.telemetry.request_trace import error_type
 
 _KINDS = ("session:", "conversation:", "chain:")
 """Prefixes of scope keys; a session id that begins with one is stored under its full key too."""
@@ -52,6 +54,11 @@ class GatewayTurn(TurnContext):
     def running(self, call: ToolCall) -> AbstractContextManager[None]:
         trace = self.record.trace
         return super().running(call) if trace is None else trace.tool(call.name, call.id)
+
+    def fail_call(self, cause: str | GatewayError) -> None:
+        trace = self.record.trace
+        if trace is not None:
+            trace.fail_tool(cause if isinstance(cause, str) else error_type(cause))
 
     def trace_lines(self) -> bytes:
         """Return the trace context of a call that a tool makes, as header lines."""

@@ -69,8 +69,18 @@ class ClockActions:
         self._zone = zone
         self._new_id = new_id
 
-    async def call(self, arguments: str, *, session: str | None, request_id: str) -> str:
-        """Run one call and return its result as JSON; `request_id` is the id of the client's request."""
+    async def call(
+        self,
+        arguments: str,
+        *,
+        session: str | None,
+        request_id: str,
+        on_refusal: Callable[[str], None] | None = None,
+    ) -> str:
+        """Run one call and return its result as JSON; `request_id` is the id of the client's request.
+
+        `on_refusal` gets the code of an action that is refused.
+        """
         try:
             command = read_arguments(arguments)
             return encode_result(await self._run(command, session, request_id))
@@ -81,6 +91,8 @@ class ClockActions:
                 exc.code,
                 session and plain_key(session),
             )
+            if on_refusal is not None:
+                on_refusal(exc.code)
             return encode_result(refusal_result(exc))
 
     async def clear(self, session: str, *, request_id: str) -> int:

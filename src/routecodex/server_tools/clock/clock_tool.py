@@ -144,7 +144,9 @@ class ClockTool(ServerTool):
         return name == turn.state(self, ClockTurn).name
 
     async def call(self, turn: TurnContext, call: ToolCall) -> str:
-        return await self._actions.call(call.arguments, session=turn.session, request_id=turn.id)
+        return await self._actions.call(
+            call.arguments, session=turn.session, request_id=turn.id, on_refusal=turn.fail_call
+        )
 
     async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
         """Hold the answer until a task of the session is due, if that is soon."""
