@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from routecodex.config import Problem, Secret, TelemetryConfig, examine, loads
+from routecodex.config.effective import effective
 from tests.config.test_load import MINIMAL
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -38,6 +39,9 @@ def test_the_defaults_are_those_of_the_documents() -> None:
         ('endpoint = "http://c:4318"', "http://c:4318/v1/traces"),
         ('endpoint = "https://c/api/public/otel/"', "https://c/api/public/otel/v1/traces"),
         ('traces_endpoint = "http://c:4318/x?y=1"', "http://c:4318/x?y=1"),
+        ('endpoint = "http://c:4318?k=1"', "http://c:4318/v1/traces?k=1"),
+        ('endpoint = "http://c:4318/?k=a/"', "http://c:4318/v1/traces?k=a/"),
+        ('endpoint = "https://c/otel/?k=1&l"', "https://c/otel/v1/traces?k=1&l"),
         ('endpoint = "http://a"\ntraces_endpoint = "http://b/t"', "http://b/t"),
     ],
 )
@@ -95,6 +99,25 @@ def test_the_variables_of_traces_come_before_the_general_ones() -> None:
     assert (found.url, found.protocol, found.headers) == ("http://traces/t", "http/json", {"b": Secret("2")})
 
 
+@pytest.mark.parametrize(
+    ("kind", "unusable", "usable", "key", "found"),
+    [
+        ("PROTOCOL", "grpc", "http/json", "protocol", "http/json"),
+        ("HEADERS", "token-without-a-name", "a=1", "headers", {"a": Secret("1")}),
+    ],
+)
+def test_a_general_variable_counts_if_that_of_traces_cannot_be_used(
+    kind: str, unusable: str, usable: str, key: str, found: Any
+) -> None:
+    specific, general = f"OTEL_EXPORTER_OTLP_TRACES_{kind}", f"OTEL_EXPORTER_OTLP_{kind}"
+    environ = {specific: unusable, general: usable}
+    assert getattr(telemetry(**environ), key) == found
+    (problem,) = problems(**environ)
+    assert (problem.severity, problem.message.startswith(f"{specific} ")) == ("warning", True)
+    both = problems(**{specific: unusable, general: unusable})
+    assert [one.message.partition(" ")[0] for one in both] == [specific, general]
+
+
 @pytest.mark.parametrize("value", ["true", "TRUE", " true "])
 def test_a_disabled_sdk_turns_traces_off(value: str) -> None:
     found = telemetry(
@@ -114,6 +137,9 @@ def test_a_disabled_sdk_turns_traces_off(value: str) -> None:
         (ENDPOINT, "http://[broken"),
         (ENDPOINT, "http://collector/a b"),
         (ENDPOINT, "http://name:word@collector:4318"),
+        (ENDPOINT, "http://collector:4318#part"),
+        (ENDPOINT, "http://collector:4318?k=\u00e9"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://collector:4318/t#part"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "token-without-a-name"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "key=one%0Atwo"),
@@ -144,6 +170,10 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ('endpoint = "collector:4318"', "telemetry.endpoint", "is not a URL"),
         ('traces_endpoint = "ftp://c/x"', "telemetry.traces_endpoint", "is not a URL"),
         ('endpoint = "http://u:p@c"', "telemetry.endpoint", "contains a user name or password"),
+        ('endpoint = "http://c:4318#part"', "telemetry.endpoint", "contains a fragment"),
+        ('endpoint = "http://c:4318?k=1#"', "telemetry.endpoint", "contains a fragment"),
+        ('traces_endpoint = "http://c/t#part"', "telemetry.traces_endpoint", "contains a fragment"),
+        ('endpoint = "http://c:4318?k=\u00e9"', "telemetry.endpoint", "is not a URL"),
         ('headers = { "a b" = "1" }', 'telemetry.headers."a b"', "is not a valid header name"),
         ('headers = { a = "1\\n2" }', "telemetry.headers.a", "not allowed in a header"),
         ("sample = 1.5", "telemetry.sample", "from 0 to 1"),
@@ -157,6 +187,49 @@ def test_a_mistake_in_the_file_is_an_error(text: str, path: str, message: str) -
     (problem,) = problems(text)
     assert (problem.severity, problem.path) == ("error", path)
     assert message in problem.message
+
+
+def shown(text: str, **environ: str) -> dict[str, tuple[Any, str, int | None]]:
+    """Return value, source and line of the settings of [telemetry] that are no defaults."""
+    whole = f"[telemetry]\n{text}\n{MINIMAL}"
+    rows = effective(loads(whole, environ=environ), whole, environ=environ, presets={})
+    return {
+        row.key.removeprefix("telemetry."): (row.value, row.source, row.line)
+        for row in rows
+        if row.key.startswith("telemetry.") and row.source != "default"
+    }
+
+
+def test_values_of_variables_are_shown_as_their_variable() -> None:
+    found = shown(
+        "sample = 0.5",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://c:4318?token=12345678",
+        OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="grpc",
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/json",
+        OTEL_EXPORTER_OTLP_HEADERS="x-key=12345678",
+        OTEL_RESOURCE_ATTRIBUTES="service.name=gw,k=v",
+        OTEL_TRACES_SAMPLER_ARG="1",
+        OTEL_BSP_SCHEDULE_DELAY="250",
+    )
+    assert found == {
+        "endpoint": ("${OTEL_EXPORTER_OTLP_ENDPOINT}", "env", None),
+        "protocol": ("${OTEL_EXPORTER_OTLP_PROTOCOL}", "env", None),
+        "headers.x-key": ("${OTEL_EXPORTER_OTLP_HEADERS}", "env", None),
+        "service_name": ("${OTEL_RESOURCE_ATTRIBUTES}", "env", None),
+        "resource.k": ("${OTEL_RESOURCE_ATTRIBUTES}", "env", None),
+        "sample": (0.5, "file", 2),
+        "batch_ms": ("${OTEL_BSP_SCHEDULE_DELAY}", "env", None),
+    }
+
+
+def test_a_name_of_the_file_is_not_shown_as_that_of_a_variable() -> None:
+    found = shown('service_name = "mine"', OTEL_RESOURCE_ATTRIBUTES="service.name=theirs")
+    assert found == {"service_name": ("mine", "file", 2)}
+
+
+def test_an_address_that_the_disabled_sdk_hides_is_shown_as_that_variable() -> None:
+    found = shown('endpoint = "http://mine"\nqueue = 9', OTEL_SDK_DISABLED="true")
+    assert found == {"endpoint": (None, "env", None), "queue": (9, "file", 3)}
 
 
 def test_headers_are_never_shown() -> None:

@@ -70,6 +70,22 @@ async def test_the_file_is_shown_without_secrets_and_every_value_with_its_source
     assert value_of(found, "providers.glm.headers.x-extra")["value"] == "…"
 
 
+async def test_settings_of_opentelemetry_variables_are_shown_as_their_variables(tmp_path: Path) -> None:
+    variables = f"export OTEL_SERVICE_NAME=gw OTEL_EXPORTER_OTLP_HEADERS=x-key={SECRET}-5"
+    async with serve(tmp_path, CONFIG, shell=variables) as command:
+        answer = await call(await command.port(), "/admin/config", method="GET", headers=BEARER)
+        command.signal()
+        assert await command.ended() == 0
+    assert SECRET not in answer.body.decode()
+    for key, variable in (
+        ("service_name", "${OTEL_SERVICE_NAME}"),
+        ("headers.x-key", "${OTEL_EXPORTER_OTLP_HEADERS}"),
+    ):
+        shown = value_of(answer.json, f"telemetry.{key}")
+        assert shown == {"value": variable, "source": "env", "line": None}
+    assert (answer.json["changed"], answer.json["changes"]) == (False, [])
+
+
 async def test_a_broken_file_is_shown_with_its_problems_and_without_secrets(tmp_path: Path) -> None:
     async with serve(tmp_path, CONFIG) as command:
         port = await command.port()

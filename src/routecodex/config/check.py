@@ -19,7 +19,7 @@ from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
 from routecodex.config.providers import DISCOVERED, ModelConfig, Protocol, ProviderConfig
 from routecodex.config.server_tools import WebSearchHttpConfig
-from routecodex.config.telemetry import TelemetryConfig
+from routecodex.config.telemetry import TelemetryConfig, url_fault
 
 
 def is_loopback(host: str) -> bool:
@@ -165,8 +165,8 @@ def check_telemetry(row: TelemetryConfig, hidden: Hidden) -> Iterator[Problem]:
             continue
         if split_url(url) is None:
             yield _not_a_url(url, place, hidden)
-        elif "@" in url.partition("://")[2].partition("/")[0]:
-            yield Problem(place, "contains a user name or password", "put the key in headers")
+        elif fault := url_fault(url):
+            yield Problem(place, *fault)
     headers = {name: secret.reveal() for name, secret in row.headers.items()}
     yield from _headers(headers, ("telemetry", "headers"))
 

@@ -16,6 +16,7 @@ from routecodex.config.providers import Preset
 from routecodex.config.redact import HIDDEN, redact_value
 from routecodex.config.resolve import imply_modes, imply_values
 from routecodex.config.syntax import line_of, lines_of, parse
+from routecodex.config.telemetry import fill_telemetry
 from routecodex.config.values import Secret
 
 ValueSource: TypeAlias = Literal["file", "env", "preset", "default"]
@@ -35,16 +36,22 @@ def effective(
 ) -> list[EffectiveValue]:
     """Return every value of a configuration that was loaded from this text.
 
-    A value of the environment is shown as the variable that has it: it may be a secret.
+    A value of the environment is shown as the variable that has it: it may be a secret. Values of the
+    variables of OpenTelemetry are in no line of the file.
     """
     parsed = parse(text)
     tree = {} if isinstance(parsed, Problem) else imply_values(imply_modes(parsed))
     expanded, from_env, _ = expand(tree, environ)
+    _, variables, _ = fill_telemetry(expanded, environ)
     merged, _ = apply_presets(expanded, presets, environ)
     lines = lines_of(text)
     secrets = [secret.reveal() for secret in _secrets(config)]
     rows: list[EffectiveValue] = []
     for place, value in _leaves(config, ()):
+        if place in variables:
+            variable = None if value is None else f"${{{variables[place]}}}"
+            rows.append(EffectiveValue(key=path_text(place), value=variable, source="env", line=None))
+            continue
         source = _source(place, tree, merged, from_env)
         written = _at(tree, place)
         shown = _shown(place, value, secrets)

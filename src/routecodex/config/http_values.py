@@ -29,7 +29,7 @@ def split_url(url: str) -> SplitResult | None:
     except ValueError:
         return None
     # urlsplit silently removes line breaks, and a request line must be ASCII.
-    below = url.partition("://")[2].partition("/")[2]
+    below = url.partition("://")[2][len(parts.netloc) :]
     return parts if usable and (not below or _VISIBLE.match(below)) and url.isprintable() else None
 
 

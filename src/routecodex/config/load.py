@@ -165,7 +165,7 @@ def examine(
         return None, [structs.replace(parsed, file=source)]
     tree, from_env, problems = expand(imply_values(imply_modes(parsed)), environ)
     tree, filled, ignored = fill_telemetry(tree, environ)
-    from_env |= filled
+    from_env |= frozenset(filled)
     tree, mistakes = repair(tree, presets, from_env)
     written = tree
     tree, unknown = apply_presets(tree, presets, environ)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from msgspec import Meta, Struct, field
 
@@ -72,53 +72,71 @@ class TelemetryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Address that spans are sent to; None if traces are off."""
         if self.traces_endpoint is not None:
             return self.traces_endpoint
-        return None if self.endpoint is None else self.endpoint.rstrip("/") + _TRACES_PATH
+        if self.endpoint is None:
+            return None
+        parts = urlsplit(self.endpoint)
+        return urlunsplit(parts._replace(path=parts.path.rstrip("/") + _TRACES_PATH))
+
+
+def url_fault(url: str) -> tuple[str, str] | None:
+    """Return why spans cannot be sent to a URL, and what to do about it; None if they can."""
+    parts = split_url(url)
+    if parts is None:
+        return "is not an http or https URL", "write it as http://host:4318"
+    if "@" in parts.netloc:
+        return "contains a user name or password", "put the key in headers"
+    if "#" in url:
+        return "contains a fragment", "remove it and the #: it is never sent"
+    return None
 
 
 def fill_telemetry(
     tree: dict[str, Any], environ: Mapping[str, str]
-) -> tuple[dict[str, Any], frozenset[ConfigPath], list[Problem]]:
-    """Return the tree with values of the `OTEL_*` variables, their places, and warnings.
+) -> tuple[dict[str, Any], dict[ConfigPath, str], list[Problem]]:
+    """Return the tree with values of the `OTEL_*` variables, the variable of each place, and warnings.
 
     A variable that cannot be used is a warning: it may be meant for other programs of the same environment.
     `OTEL_SDK_DISABLED=true` turns traces off, whatever the file says.
     """
     row = tree.get("telemetry", {})
     if not isinstance(row, dict):
-        return tree, frozenset(), []
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        off = {name: value for name, value in row.items() if name not in ("endpoint", "traces_endpoint")}
-        return ({**tree, "telemetry": off} if "telemetry" in tree else tree), frozenset(), []
+        return tree, {}, []
+    if environ.get(_DISABLED, "").strip().lower() == "true":
+        off = {name: value for name, value in row.items() if name not in _ADDRESSES}
+        hidden: dict[ConfigPath, str] = {("telemetry", key): _DISABLED for key in _ADDRESSES & row.keys()}
+        return ({**tree, "telemetry": off} if "telemetry" in tree else tree), hidden, []
     filled: dict[str, Any] = {}
+    variables: dict[str, str] = {}
     problems: list[Problem] = []
     for key, names, read in _VARIABLES:
         if key in row or (key in _ADDRESSES and not _ADDRESSES.isdisjoint(row)):
             continue
-        name = next((name for name in names if environ.get(name, "").strip()), None)
-        if name is None:
-            continue
-        try:
-            filled[key] = read(_text(environ[name].strip()))
-        except ValueError as exc:
-            message = f"{name} {exc}, so it is ignored"
-            problems.append(warning(("telemetry", key), message, f"correct {name}, or set {key} in the file"))
+        for name in names:
+            text = environ.get(name, "").strip()
+            if not text:
+                continue
+            try:
+                filled[key], variables[key] = read(_text(text)), name
+                break
+            except ValueError as exc:
+                fix = f"correct {name}, or set {key} in the file"
+                problems.append(warning(("telemetry", key), f"{name} {exc}, so it is ignored", fix))
     if not filled:
-        return tree, frozenset(), problems
-    return {**tree, "telemetry": {**_service_name(filled), **filled, **row}}, _places(filled), problems
-
-
-def _service_name(filled: dict[str, Any]) -> dict[str, Any]:
-    """Take `service.name` out of the resource attributes: it is a setting of its own, as in the SDKs."""
+        return tree, {}, problems
+    # `service.name` is a setting of its own, as in the SDKs.
     name = filled["resource"].pop("service.name", "") if "resource" in filled else ""
-    return {"service_name": name} if name else {}
+    if name and "service_name" not in {**filled, **row}:
+        filled["service_name"], variables["service_name"] = name, variables["resource"]
+    return {**tree, "telemetry": {**filled, **row}}, dict(_places(filled, variables)), problems
 
 
-def _places(filled: Mapping[str, Any]) -> frozenset[ConfigPath]:
-    """Return the places of values whose text must not be shown."""
-    places: set[ConfigPath] = {("telemetry", key) for key in _ADDRESSES & filled.keys()}
-    for key in ("headers", "resource"):
-        places |= {("telemetry", key, name) for name in filled.get(key, ())}
-    return frozenset(places)
+def _places(filled: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[tuple[ConfigPath, str]]:
+    """Yield the place of each value, with its variable."""
+    for key, value in filled.items():
+        if isinstance(value, dict):
+            yield from ((("telemetry", key, name), variables[key]) for name in value)
+        else:
+            yield ("telemetry", key), variables[key]
 
 
 def _text(text: str) -> str:
@@ -129,11 +147,9 @@ def _text(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    parts = split_url(text)
-    if parts is None:
-        raise ValueError("is not an http or https URL")
-    if "@" in parts.netloc:
-        raise ValueError("contains a user name or password")
+    fault = url_fault(text)
+    if fault is not None:
+        raise ValueError(fault[0])
     return text
 
 
@@ -177,6 +193,7 @@ def _milliseconds(text: str) -> int:
     return int(text)
 
 
+_DISABLED = "OTEL_SDK_DISABLED"
 _OTLP = "OTEL_EXPORTER_OTLP"
 _ADDRESSES = frozenset({"endpoint", "traces_endpoint"})
 _VARIABLES: tuple[tuple[str, tuple[str, ...], Callable[[str], Any]], ...] = (
@@ -189,4 +206,4 @@ _VARIABLES: tuple[tuple[str, tuple[str, ...], Callable[[str], Any]], ...] = (
     ("sample", ("OTEL_TRACES_SAMPLER_ARG",), _share),
     ("batch_ms", ("OTEL_BSP_SCHEDULE_DELAY",), _milliseconds),
 )
-"""Settings, the variables that fill them (the first that is set), and how their text is read."""
+"""Settings, the variables that fill them (the first that can be used), and how their text is read."""
