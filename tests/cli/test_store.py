@@ -108,6 +108,24 @@ def test_spaces_and_prefix_are_chosen(tmp_path: Path, server: RedisServer) -> No
         assert client.hget("other:{health.0}:v:glm.primary", "d") == "{}"
 
 
+ODD_KEYS = ("a.b}:g", "}:g", "x\ny", " lead", "é\u202e", "a:{b}:g", "server.0}:g", "k" * 5000)
+
+
+def test_keys_that_look_like_other_names_in_redis_are_copied_like_any(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async def put() -> None:
+        async with opened(server.url) as store:
+            for key in ODD_KEYS:
+                await store.put("sessions", key, b"1", ttl=1000)
+
+    asyncio.run(put())
+    done = routecodex("copy", server.url, f"file:{tmp_path}/to", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert msgspec.json.decode(done.stdout) == {"copied": 8, "spaces": {"sessions": 8}}
+    assert asyncio.run(contents(f"file:{tmp_path}/to")) == {"sessions": dict.fromkeys(ODD_KEYS, b"1")}
+
+
 def test_a_store_is_checked_and_its_weaknesses_are_named(server: RedisServer) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")

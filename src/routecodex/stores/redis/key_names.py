@@ -6,6 +6,7 @@ together. Spaces with many keys have several stripes, which a cluster spreads ov
 
 from __future__ import annotations
 
+import re
 from zlib import crc32
 
 from msgspec import Struct
@@ -54,8 +55,9 @@ class KeyNames:
         """Its hash tag is the name of the epoch: scripts use both."""
         self.probe = f"{prefix}:probe"
         self.any_generation = f"{prefix}:{{*}}:g"
-        """Pattern of the names of all generations."""
+        """Pattern of the names of all generations; those of values may match it too."""
         self._prefix = prefix
+        self._generation = re.compile(rf"{re.escape(prefix)}:\{{([a-z][a-z0-9._-]*)\.[0-9]+\}}:g")
         self._stripes: dict[str, tuple[Stripe, ...]] = {}
 
     def processes(self, topic: str) -> str:
@@ -70,9 +72,13 @@ class KeyNames:
             found = self._stripes[space] = tuple(self._stripe(space, number) for number in range(count))
         return found
 
-    def space_of(self, generation: str) -> str:
-        """Return the space that the name of a generation belongs to."""
-        return generation.removeprefix(f"{self._prefix}:{{").rpartition(".")[0]
+    def space_of(self, name: str) -> str:
+        """Return the space that the name of a generation belongs to; empty for any other name.
+
+        The key of a value comes from a client, and may end as a generation does.
+        """
+        found = self._generation.fullmatch(name)
+        return "" if found is None else found[1]
 
     def stripe(self, space: str, key: str) -> Stripe:
         """Return the stripe of a key."""

@@ -273,7 +273,7 @@ class RedisStore:
     async def spaces(self) -> list[str]:
         """Return the spaces that have had values, by the names of their generations."""
         names = await self._link.scan(self._names.any_generation)
-        return sorted({self._names.space_of(name) for name in names})
+        return sorted({self._names.space_of(name) for name in names} - {""})
 
     async def describe(self) -> dict[str, Any]:
         found = await self._link.inspect()
