@@ -126,6 +126,72 @@ def test_keys_that_look_like_other_names_in_redis_are_copied_like_any(
     assert asyncio.run(contents(f"file:{tmp_path}/to")) == {"sessions": dict.fromkeys(ODD_KEYS, b"1")}
 
 
+@pytest.mark.parametrize("options", [(), ("--replace",)], ids=["new", "replace"])
+def test_nothing_is_copied_if_a_value_of_any_space_is_damaged(
+    tmp_path: Path, server: RedisServer, options: tuple[str, ...]
+) -> None:
+    source = f"file:{tmp_path}/from"
+    asyncio.run(fill(source))
+    damaged = tmp_path / "from" / "sessions" / "broken.json"
+    damaged.write_text("{broken")
+    refused = routecodex("copy", source, server.url, *options)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"{damaged} is damaged" in refused.stderr
+    assert "nothing was copied: damaged values: 1" in refused.stderr
+    assert asyncio.run(contents(server.url)) == {}
+    damaged.unlink()
+    assert routecodex("copy", source, server.url, *options).exit_code == 0
+    assert asyncio.run(contents(server.url)) == COPIED
+
+
+def test_a_damaged_value_in_redis_is_named_too(tmp_path: Path, server: RedisServer) -> None:
+    asyncio.run(fill(server.url))
+    with server.client() as client:
+        client.hdel("routecodex:{health.0}:v:glm.primary", "n")
+    refused = routecodex("copy", server.url, f"file:{tmp_path}/to")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "health/'glm.primary' has no version" in refused.stderr
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_copy_that_fails_halfway_says_how_much_was_copied(tmp_path: Path, server: RedisServer) -> None:
+    source = f"file:{tmp_path}/from"
+    asyncio.run(fill(source))
+    with server.client() as client:
+        # A value of another type, which no list of keys shows: only its write fails.
+        for stripe in range(16):
+            client.set(f"routecodex:{{sessions.{stripe}}}:v:session:a", "text")
+    done = routecodex("copy", source, server.url)
+    assert (done.exit_code, done.stdout) == (1, "")
+    copied = sum(map(len, asyncio.run(contents(server.url)).values()))
+    assert f"the copy has failed, TO has got {copied} of the values" in done.stderr
+    assert "copy again with --replace" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        ("sesions", "nothing was copied: FROM has no space 'sesions'; it has health, sessions"),
+        ("health,clock", "nothing was copied: FROM has no space 'clock'; it has health, sessions"),
+        ("servers", "nothing was copied: 'servers' belongs to running processes and is never copied"),
+    ],
+)
+def test_a_space_that_cannot_be_copied_is_an_error(
+    tmp_path: Path, server: RedisServer, spaces: str, message: str
+) -> None:
+    asyncio.run(fill(f"file:{tmp_path}/from"))
+    done = routecodex("copy", f"file:{tmp_path}/from", server.url, "--spaces", spaces)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert asyncio.run(contents(server.url)) == {}
+
+
+def test_a_source_without_a_directory_is_an_error(tmp_path: Path, server: RedisServer) -> None:
+    done = routecodex("copy", f"file:{tmp_path}/typo", server.url)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"nothing was copied: FROM is {tmp_path}/typo, which is not a directory" in done.stderr
+
+
 def test_a_store_is_checked_and_its_weaknesses_are_named(server: RedisServer) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -180,6 +246,7 @@ def test_the_store_of_the_configuration_is_checked_without_a_url(user: Path, ser
         ("copy", "memory:", "redis+sentinel://h"),
         ("copy", "file:"),
         ("copy", "memory:", "memory:", "--prefix", "a{b}"),
+        ("copy", "memory:", "memory:", "--spaces", " ,"),
         ("check", "x:"),
         ("check", "redis+sentinel://h"),
         ("check", "redis://"),

@@ -21,15 +21,24 @@ from routecodex.config.check_store import PREFIX_FIX, is_valid_prefix
 from routecodex.server.directories import session_dir, user_dir
 from routecodex.server.state_store import open_configured_store, redis_options
 from routecodex.server_tools.clock.task_store import BARE
-from routecodex.stores.copying import KeyExists, copy_store
+from routecodex.stores.copying import (
+    LEFT_OUT,
+    CopyInterrupted,
+    DamagedValues,
+    KeyExists,
+    UnknownSpaces,
+    copy_store,
+)
+from routecodex.stores.file import FileStore
 from routecodex.stores.store import Store, StoreError
 
 _CHECK_SPACE, _CHECK_KEY = "store", "check"
 _PATIENT_MS = 10_000
+_MOST_SHOWN = 20
 _CODES = """\b
 Exit codes:
   0  done
-  1  something failed, or a check found a fault; nothing was copied
+  1  something failed, or a check found a fault; nothing was copied, unless the error says how much
   2  wrong arguments or configuration
 """
 
@@ -45,6 +54,15 @@ def _valid_prefix(_context: click.Context, _parameter: click.Parameter, prefix: 
     return prefix
 
 
+def _space_names(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise click.BadParameter("names no space")
+    return names
+
+
 @store.command(epilog=_CODES)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -54,7 +72,12 @@ def _valid_prefix(_context: click.Context, _parameter: click.Parameter, prefix: 
     callback=_valid_prefix,
     help="Beginning of the keys in Redis; default: store.prefix.",
 )
-@click.option("--spaces", metavar="A,B", help="Only these spaces, such as sessions,clock; default: all.")
+@click.option(
+    "--spaces",
+    metavar="A,B",
+    callback=_space_names,
+    help="Only these spaces, such as sessions,clock; default: all.",
+)
 @click.option("--replace", is_flag=True, help="Overwrite keys that TO has already.")
 @config_option
 @json_option
@@ -63,15 +86,16 @@ def copy(
     source: str,
     target: str,
     prefix: str | None,
-    spaces: str | None,
+    spaces: list[str] | None,
     replace: bool,
     path: Path | None,
     as_json: bool,
 ) -> None:
     """Copy all state from one store to another; FROM and TO are URLs as in [store].
 
-    Stop the gateways first. Expiry is kept; the registry of nodes, leases and logins are left out. Password
-    and TLS of a store that the configuration names are taken from there.
+    Stop the gateways first. Expiry is kept; the registry of nodes, leases and logins are left out. Everything
+    is read before the first value is written: a damaged value is named, and nothing is copied. Password and
+    TLS of a store that the configuration names are taken from there.
 
     \b
     Examples:
@@ -79,12 +103,12 @@ def copy(
       routecodex store copy redis://old:6379 redis://new:6379 --spaces sessions,clock --json
     """
     config = _config(path)
-    chosen = None if spaces is None else [name.strip() for name in spaces.split(",") if name.strip()]
 
     async def run() -> dict[str, int]:
         opened = [_open(url, config, prefix) for url in (source, target)]
         try:
-            return await copy_store(*opened, spaces=chosen, replace=replace)
+            _require_directory(opened[0])
+            return await copy_store(*opened, spaces=spaces, replace=replace)
         finally:
             for one in opened:
                 await one.close()
@@ -102,12 +126,43 @@ def _run(work: Any) -> Any:
         return run_alone(work)
     except KeyExists as exc:
         print_problem(f"nothing was copied: TO has {exc} already; use --replace to overwrite")
+    except UnknownSpaces as exc:
+        print_problem(f"nothing was copied: {_about_spaces(exc)}")
+    except DamagedValues as exc:
+        _show_damaged(exc.problems)
+    except CopyInterrupted as exc:
+        fix = "copy again with --replace"
+        print_problem(f"the copy has failed, TO has got {exc.copied} of the values: {exc}; {fix}")
     except StoreError as exc:
         print_problem(str(exc))
     except ConfigError as exc:
         print_problem(exc.message)
         raise SystemExit(2) from exc
     raise SystemExit(FAILED)
+
+
+def _about_spaces(unknown: UnknownSpaces) -> str:
+    excluded = [space for space in unknown.missing if space in LEFT_OUT]
+    if excluded:
+        return f"{', '.join(map(repr, excluded))} belongs to running processes and is never copied"
+    return f"FROM has no space {unknown}; it has {', '.join(unknown.found) or 'none'}"
+
+
+def _show_damaged(problems: list[str]) -> None:
+    for problem in problems[:_MOST_SHOWN]:
+        print_problem(problem)
+    more = len(problems) - _MOST_SHOWN
+    others = f", {more} of them not listed" if more > 0 else ""
+    print_problem(
+        f"nothing was copied: damaged values: {len(problems)}{others}; "
+        "move or delete them: a gateway takes them for missing"
+    )
+
+
+def _require_directory(source: Store) -> None:
+    """Raise StoreError for a source without a directory: the URL has probably a wrong path."""
+    if isinstance(source, FileStore) and not source.directory.is_dir():
+        raise StoreError(f"nothing was copied: FROM is {source.directory}, which is not a directory")
 
 
 def _config(path: Path | None) -> Config:
