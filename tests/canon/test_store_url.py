@@ -32,6 +32,12 @@ VALID = {
     "redis+cluster://a:7000,b:7001": RedisAddress(
         mode="cluster", tls=False, hosts=(HostPort("a", 7000), HostPort("b", 7001))
     ),
+    "redis+cluster://:p,w@a,b": RedisAddress(
+        mode="cluster", tls=False, hosts=(HostPort("a", 6379), HostPort("b", 6379)), password="p,w"
+    ),
+    "redis://ann:1234,5@a": RedisAddress(
+        mode="single", tls=False, hosts=(HostPort("a", 6379),), username="ann", password="1234,5"
+    ),
     "rediss+cluster://a": RedisAddress(mode="cluster", tls=True, hosts=(HostPort("a", 6379),)),
 }
 
@@ -61,6 +67,11 @@ def test_a_url_names_servers_login_and_database(url: str) -> None:
         ("redis+sentinel://a", "names no master"),
         ("redis+sentinel://a/", "names no master"),
         ("redis+sentinel://a/m/x", "has a path that is not the number of a database"),
+        ("redis+cluster://u:p@a,u:p@b", "has a login behind its first host"),
+        ("redis+cluster://u:p@a:7000,b,u:p@[::1]:7001", "has a login behind its first host"),
+        ("redis+cluster://a:7000,u:p@b", "has a login behind its first host"),
+        ("redis+sentinel://a,u:p@b/m", "has a login behind its first host"),
+        ("redis://u:p@a,u:p@b", "has a login behind its first host"),
         ("redis+cluster://a/1", "names a database, and a cluster has only one"),
     ],
 )

@@ -94,6 +94,14 @@ async def test_nodes_are_found_in_the_store_and_obey_from_anywhere(
             await eventually(lambda: [row["id"] for row in rows(file)] == ["gw-1"])
 
 
+async def test_nodes_are_found_by_a_url_in_capitals(tmp_path: Path, server: RedisServer) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up).replace("redis://", "REDIS://"))
+        async with node(tmp_path, "gw-1", file):
+            await eventually(lambda: alive(file) == ["gw-1"])
+
+
 async def test_a_dead_node_is_named_and_does_not_fail_the_command(
     tmp_path: Path, server: RedisServer
 ) -> None:

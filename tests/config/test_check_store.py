@@ -25,9 +25,13 @@ def store(*lines: str) -> str:
         "rediss+sentinel://a/m/1",
         "redis+cluster://a,b",
         "rediss+cluster://a",
+        "REDIS://h",
+        "File:/path",
+        "file:///path",
+        "MEMORY:",
     ],
 )
-def test_every_kind_of_redis_url_is_accepted(url: str) -> None:
+def test_every_kind_of_url_is_accepted(url: str) -> None:
     assert problems_of(store(f'url = "{url}"')) == []
 
 
@@ -36,6 +40,13 @@ def test_every_kind_of_redis_url_is_accepted(url: str) -> None:
     [
         (('url = "redis:///0"',), "store.url", "has no host"),
         (('url = "redis+sentinel://h:1"',), "store.url", "names no master"),
+        (
+            ('url = "redis+cluster://u:secret@h1,u:secret@h2"',),
+            "store.url",
+            "has a login behind its first host",
+        ),
+        (('url = "file://host/x"',), "store.url", '"file://host/x" is not an absolute path'),
+        (('url = "FILE:x"',), "store.url", '"FILE:x" is not an absolute path'),
         (
             ('url = "rediskluster://u:secret@h"',),
             "store.url",

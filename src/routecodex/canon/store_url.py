@@ -1,10 +1,12 @@
-"""Addresses of Redis and Valkey stores, read from a URL; pure functions.
+"""Addresses of stores, read from a URL; pure functions.
 
+    file:, file:/path, file:///path                       files below the session dir, or below a directory
     redis://[user[:password]@]host[:6379][/db]            one server
     redis+sentinel://h1:26379,h2:26379/<master>[/db]      the master that sentinels name
     redis+cluster://h1:6379,h2:6379                       a cluster
 
-`rediss` in place of `redis` uses TLS. No message quotes the URL: it may hold a password.
+`rediss` in place of `redis` uses TLS. Upper and lower case of a scheme are the same. No message quotes the URL:
+it may hold a password.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ REDIS_FORM = "redis://[user[:password]@]host[:6379][/db]"
 
 _PORTS: dict[RedisMode, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?\Z")
+_HOST_AND_COMMA = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?,"
+_LATER_LOGIN = re.compile(f"@{_HOST_AND_COMMA}")
+"""A host and a comma before the last @: another login follows."""
+_LOGIN_AFTER_HOST = re.compile(f"(?:^|@){_HOST_AND_COMMA}")
 _MASTER = re.compile(r"[A-Za-z0-9._-]+\Z")
 _MOST_DATABASES = 100_000
 
@@ -87,6 +93,15 @@ def is_redis_url(url: str) -> bool:
     return bool(colon) and scheme.lower() in _MODES
 
 
+def file_path(url: str) -> str:
+    """Return the path in a `file:` URL, empty for the session dir; StoreUrlError if it is not absolute."""
+    _, _, rest = url.partition(":")
+    path = rest.removeprefix("//") if rest.startswith("///") else rest
+    if path and (path.startswith("//") or not path.startswith(("/", "~/"))):
+        raise StoreUrlError("is not an absolute path", 'use "file:/path", or "file:" for the session dir')
+    return path
+
+
 def parse_redis_url(url: str) -> RedisAddress:
     """Read the URL of a Redis store; StoreUrlError says what is wrong with it."""
     scheme, _, rest = url.partition(":")
@@ -95,6 +110,9 @@ def parse_redis_url(url: str) -> RedisAddress:
         raise StoreUrlError("has no host", f"write {REDIS_FORM}")
     # A password is often written as it is, with characters that belong to the rest of a URL.
     user, _, place = rest[2:].rpartition("@")
+    if (_LATER_LOGIN if mode == "single" else _LOGIN_AFTER_HOST).search(user):
+        fix = "write user:password@ once, before the first host; in a password, @ is %40 and a comma %2C"
+        raise StoreUrlError("has a login behind its first host", fix)
     if "?" in place or "#" in place:
         raise StoreUrlError("has parameters, which are keys of [store] here", "remove everything from ? or #")
     hosts, _, path = place.partition("/")

@@ -124,7 +124,7 @@ def _may_name_redis(path: Path | None) -> bool:
     named = path or os.environ.get("ROUTECODEX_CONFIG_PATH")
     file = Path(named).expanduser() if named else user_dir() / "config.toml"
     try:
-        text = file.read_bytes()
+        text = file.read_bytes().lower()
     except OSError:
         return path is not None
     return b"store" in text and (b"redis" in text or b"${" in text)

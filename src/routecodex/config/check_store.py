@@ -6,7 +6,13 @@ import importlib.util
 import re
 from collections.abc import Iterator
 
-from routecodex.canon.store_url import RedisAddress, StoreUrlError, is_redis_url, parse_redis_url
+from routecodex.canon.store_url import (
+    RedisAddress,
+    StoreUrlError,
+    file_path,
+    is_redis_url,
+    parse_redis_url,
+)
 from routecodex.config.model import Config, StoreConfig
 from routecodex.config.problems import ConfigPath, Hidden, Problem, display
 
@@ -30,12 +36,14 @@ def check_store(config: Config, hidden: Hidden) -> Iterator[Problem]:
         yield from _check_redis(store)
         return
     scheme, colon, rest = store.url.partition(":")
-    if not colon or scheme not in {"file", "memory"} or (scheme == "memory" and rest):
-        message = f"{display(store.url, _URL, hidden)} is not a store of this version"
-        yield Problem(_URL, message, STORE_FIX)
-    elif rest and not rest.startswith(("/", "~/")):
-        message = f"{display(store.url, _URL, hidden)} is not an absolute path"
-        yield Problem(_URL, message, 'use "file:/path", or "file:" for the session dir')
+    shown = display(store.url, _URL, hidden)
+    if not colon or scheme.lower() not in {"file", "memory"} or (scheme.lower() == "memory" and rest):
+        yield Problem(_URL, f"{shown} is not a store of this version", STORE_FIX)
+    elif scheme.lower() == "file":
+        try:
+            file_path(store.url)
+        except StoreUrlError as exc:
+            yield Problem(_URL, f"{shown} {exc.message}", exc.fix)
 
 
 def _check_redis(store: StoreConfig) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from routecodex.canon.errors import ConfigError
-from routecodex.canon.store_url import StoreUrlError, is_redis_url, parse_redis_url
+from routecodex.canon.store_url import StoreUrlError, file_path, is_redis_url, parse_redis_url
 from routecodex.stores.file import FileStore
 from routecodex.stores.file_format import KeyOf
 from routecodex.stores.memory import MemoryStore
@@ -40,13 +40,13 @@ def open_store(
     """
     if is_redis_url(url):
         return _open_redis(url, redis)
-    scheme, colon, rest = url.partition(":")
+    scheme, colon, _ = url.partition(":")
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:
         # The message quotes only the scheme: the rest of a URL may contain a password.
         problem = f"unknown scheme {scheme!r}" if colon else "the URL has no scheme"
         raise ConfigError(f"store.url: {problem}; use file:, file:/path, memory: or redis://host")
-    return opener(rest, session_dir, bare or {})
+    return opener(url, session_dir, bare or {})
 
 
 def _open_redis(url: str, options: RedisOptions | None) -> Store:
@@ -63,18 +63,16 @@ def _open_redis(url: str, options: RedisOptions | None) -> Store:
     return RedisStore(options)
 
 
-def _open_file(rest: str, session_dir: Path, bare: Bare) -> Store:
-    path = rest.removeprefix("//") if rest.startswith("///") else rest
-    if not path:
-        return FileStore(session_dir, bare=bare)
-    if not path.startswith(("/", "~/")) or path.startswith("//"):
-        raise ConfigError(
-            f"store.url: {rest!r} is not an absolute path; use file:/path, or file: for the session dir"
-        )
-    return FileStore(Path(path).expanduser(), bare=bare)
+def _open_file(url: str, session_dir: Path, bare: Bare) -> Store:
+    try:
+        path = file_path(url)
+    except StoreUrlError as exc:
+        raise ConfigError(f"store.url: {url!r} {exc.message}; {exc.fix}") from exc
+    return FileStore(Path(path).expanduser() if path else session_dir, bare=bare)
 
 
-def _open_memory(rest: str, session_dir: Path, bare: Bare) -> Store:
+def _open_memory(url: str, session_dir: Path, bare: Bare) -> Store:
+    rest = url.partition(":")[2]
     if rest:
         raise ConfigError(f"store.url: memory: does not take a path, but has {rest!r}")
     return MemoryStore()
