@@ -5,8 +5,8 @@
     redis+sentinel://h1:26379,h2:26379/<master>[/db]      the master that sentinels name
     redis+cluster://h1:6379,h2:6379                       a cluster
 
-`rediss` in place of `redis` uses TLS. Upper and lower case of a scheme are the same. No message quotes the URL:
-it may hold a password.
+`rediss` in place of `redis` uses TLS. Upper and lower case of a scheme are the same. No message quotes the
+URL: it may hold a password.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from socket import AddressFamily
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from routecodex import __version__
 from routecodex.canon.store_url import HostPort, parse_redis_url
 from routecodex.config import Config, Secret
 from routecodex.server.announce import url_of
+from routecodex.server.daemon_thread import run_in_daemon_thread
 from routecodex.stores.cell import Unchanged
 from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.store import Store, StoreError
@@ -37,6 +37,9 @@ BEAT_SECONDS = 2.0
 ALIVE_MS = 6000
 KEPT_SECONDS = 3600.0
 _MOST_NODES = 1000
+_LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+_ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses for documentation, which are on no machine: the way there is the default route."""
 _NODE_OWN = ("host", "port", "id", "advertise_url")
 
 _TWIN = "node id %r is also used by %s; set server.id or ROUTECODEX_SERVER_ID of one of them"
@@ -114,39 +117,53 @@ def _without_secret(value: Any) -> str:
     raise NotImplementedError(f"{type(value)} in a configuration")
 
 
-def advertised_url(config: Config, port: int, *, own_address: Callable[[AddressFamily], str]) -> str:
-    """Return the URL at which other machines reach this one; for a bind to all addresses its own address."""
+def advertised_url(config: Config, port: int, *, own_address: Callable[[socket.AddressFamily], str]) -> str:
+    """Return the URL at which other machines reach this one; for a bind to all addresses its own address.
+
+    That has the family of the bind: a server that listens on :: accepts no IPv4.
+    """
     server = config.server
     if server.advertise_url:
         return server.advertise_url
-    family = _family_of_every_address(server.host)
+    family = _family_of_all_addresses(server.host)
     return url_of(server.host if family is None else own_address(family), port)
 
 
-def _family_of_every_address(host: str) -> AddressFamily | None:
-    """Return the family whose addresses are all listened on; `::` takes no IPv4 connections."""
+def _family_of_all_addresses(host: str) -> socket.AddressFamily | None:
+    """Return the family whose addresses all are bound; None for a single address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
     if not address.is_unspecified:
         return None
-    return AddressFamily.AF_INET if address.version == 4 else AddressFamily.AF_INET6
+    return socket.AF_INET if address.version == 4 else socket.AF_INET6
 
 
-def own_address_towards(hosts: Sequence[HostPort], family: AddressFamily) -> str:
-    """Return the address of that family from which this machine would reach one of the hosts, or its name.
+def own_address_towards(hosts: Sequence[HostPort], family: socket.AddressFamily) -> str:
+    """Return the address of a family from which this machine would reach one of the hosts.
 
-    Nothing is sent to the hosts. It may wait for the resolution of their names.
+    Nothing is sent to them. It may wait for the resolution of their names. If they have no address of that
+    family, it is the loopback address for hosts on this machine, else the one of the default route.
     """
     for host, port in hosts:
         with contextlib.suppress(OSError):
-            _, kind, _, _, address = socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as probe:
-                probe.connect(address)
-                found: str = probe.getsockname()[0]
-                return found
+            found = [row[::4] for row in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)]
+            for other, address in found:
+                if other == family:
+                    return _source_towards(address, family)
+            if any(ipaddress.ip_address(address[0]).is_loopback for _, address in found):
+                return _LOOPBACK[family]
+    with contextlib.suppress(OSError):
+        return _source_towards((_ELSEWHERE[family], 9), family)
     return socket.gethostname()
+
+
+def _source_towards(address: tuple[Any, ...], family: socket.AddressFamily) -> str:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        found: str = probe.getsockname()[0]
+        return found
 
 
 class NodeRegistry:
@@ -161,7 +178,7 @@ class NodeRegistry:
         *,
         is_first_worker: bool,
         beat: float = BEAT_SECONDS,
-        own_address: Callable[[Sequence[HostPort], AddressFamily], str] = own_address_towards,
+        own_address: Callable[[Sequence[HostPort], socket.AddressFamily], str] = own_address_towards,
     ) -> None:
         self._store = store
         self._is_used = store.kind == "redis" and is_first_worker
@@ -206,8 +223,8 @@ class NodeRegistry:
             log.debug("the row of this node stays in the store for %g s: %s", KEPT_SECONDS, exc)
 
     async def _run(self, port: int, workers: int) -> None:
-        # In a thread: while no name can be resolved, it would hold up every request.
-        row = self._row = await asyncio.to_thread(self._new_row, port, workers)
+        # In a thread: while no name can be resolved, it would hold up requests and the end.
+        row = self._row = await run_in_daemon_thread(partial(self._new_row, port, workers))
         warned = False
         while True:
             self._wake.clear()
