@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,63 @@ async def test_a_dead_node_is_named_and_does_not_fail_the_command(
             assert done.exit_code == 0, done.output + done.stderr
             assert "gw-2 is dead, skipped: it shows no sign of life; it obeys when it starts" in done.stderr
         assert daemon("status", "nodes", "--config", str(file), "--json").exit_code in (0, 3)
+
+
+@pytest.mark.parametrize("is_reused", [False, True], ids=["ended", "pid reused"])
+async def test_what_a_killed_server_left_behind_hides_no_node_that_runs(
+    tmp_path: Path, server: RedisServer, user: Path, is_reused: bool
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up))
+        async with node(tmp_path, "gw-1", file):
+            await eventually(lambda: alive(file) == ["gw-1"])
+            with subprocess.Popen(["sleep", "60"]) as other:
+                if not is_reused:
+                    other.kill()
+                    other.wait()
+                leave_announcement(user, "gw-1", other.pid)
+                for words in ((), ("--server", "gw-1")):
+                    done = daemon("set", "routing", "--disable", "up", *words, "--config", str(file))
+                    assert (done.exit_code, done.stderr) == (0, ""), done.output
+                other.kill()
+
+
+def leave_announcement(user: Path, id: str, pid: int) -> None:
+    """Leave what a server announces in the user dir, as if it had been killed."""
+    left = {"id": id, "url": "http://127.0.0.1:1", "pid": pid, "token": "old", "started_at": 1.0}
+    (user / "servers").mkdir(parents=True)
+    (user / "servers" / f"{id}.json").write_bytes(msgspec.json.encode(left))
+
+
+async def test_a_node_that_runs_and_cannot_be_reached_is_not_dead(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file = tmp_path / "gateway.toml"
+        url = f"http://127.0.0.1:{free_port()}"
+        file.write_text(config(server, up).replace("port = 0\n", f'port = 0\nadvertise_url = "{url}"\n'))
+        async with node(tmp_path, "gw-1", file):
+            await eventually(lambda: alive(file) == ["gw-1"])
+            done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+    assert done.exit_code == 1
+    assert f"gw-1 is alive, but cannot be reached at {url}; see server.advertise_url" in done.stderr
+    assert "dead" not in done.stderr
+
+
+async def test_a_node_at_all_addresses_of_ipv4_is_reached_though_the_store_has_ipv6(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis", host="::1")
+    try:
+        async with Upstream() as up:
+            file = tmp_path / "gateway.toml"
+            text = config(server, up, '[clients.ann]\nkey = "k-1"\n').replace(server.host, f"[{server.host}]")
+            file.write_text(text.replace("port = 0\n", 'port = 0\nhost = "0.0.0.0"\n'))
+            async with node(tmp_path, "gw-1", file):
+                await eventually(lambda: alive(file) == ["gw-1"])
+                done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+        assert (done.exit_code, done.stderr) == (0, "")
+    finally:
+        server.kill()
 
 
 async def test_nodes_are_asked_themselves_while_the_store_takes_no_signs_of_life(

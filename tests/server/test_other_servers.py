@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,28 @@ async def test_a_node_of_the_store_is_reached_by_its_own_address(redis: RedisSer
         assert (found["id"], found["url"]) == ("gw-1", two.url)
         (row,) = [row for row in (await admin(one, "servers")).json["servers"] if row["id"] == "gw-1"]
         assert row.keys() >= {"started_at", "workers", "store", "draining", "config", "self"}
+
+
+async def test_what_a_killed_server_left_behind_hides_no_node_that_runs(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "servers").mkdir()
+    left = {"id": "gw-1", "url": "http://127.0.0.1:1", "pid": ended_pid(), "token": "old", "started_at": 1.0}
+    (tmp_path / "servers" / "gw-1.json").write_bytes(msgspec.json.encode(left))
+    async with (
+        Upstream() as up,
+        running(node_config(up, redis), tmp_path) as one,
+        node(up, redis, number=1) as two,
+    ):
+        await eventually(lambda: both_listed(one))
+        found = (await admin(one, "status?server=gw-1")).json
+        assert (found["id"], found["url"]) == ("gw-1", two.url)
+
+
+def ended_pid() -> int:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
 
 
 async def test_sessions_of_one_store_are_one_row_with_the_figures_of_all_nodes(

@@ -28,7 +28,8 @@ def user_dir() -> Path:
 class AnnouncedServer(Struct, frozen=True, kw_only=True):
     """A running server, as it announced itself; without a pid a node that the store names.
 
-    `is_alive`: the node has shown a sign of life a moment ago.
+    `is_alive`: it may be running, so that it is worth asking. `shows_life`: its row in the store says that it
+    runs, whether it can be reached from here or not.
     """
 
     id: str
@@ -41,6 +42,7 @@ class AnnouncedServer(Struct, frozen=True, kw_only=True):
     session_dir: str | None = None
     ledger: str | None = None
     is_alive: bool = True
+    shows_life: bool = False
 
     def __repr__(self) -> str:
         return f"AnnouncedServer({self.id!r}, {self.url!r})"
@@ -202,6 +204,13 @@ def is_gateway_since(pid: int, at: float) -> bool:
         return False
     started = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return started <= at + _START_TOLERANCE and is_gateway_command(command_line(pid))
+
+
+def may_be_that_server(server: AnnouncedServer) -> bool:
+    """Whether the process of an announcement runs, as far as can be told, and is not another by now."""
+    if not is_running(server.pid):
+        return False
+    return is_gateway_since(server.pid, server.started_at) or not command_line(server.pid)
 
 
 def is_gateway_command(words: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from routecodex.cli.admin_client import (
     AnnouncedServer,
     Unreachable,
     announcements,
+    may_be_that_server,
     user_dir,
 )
 from routecodex.cli.servers import (
@@ -81,12 +82,14 @@ def select_nodes(server_id: str | None) -> list[AnnouncedServer]:
 
 def _servers_and_nodes() -> list[AnnouncedServer]:
     local = announcements()
-    names = {server.id for server in local}
     cluster = _cluster()
     if cluster is None:
         return local
-    nodes = [_node(row, cluster) for row in cluster.nodes if row["id"] not in names]
-    return sorted((*local, *nodes), key=lambda server: server.id)
+    nodes = {row["id"]: _node(row, cluster) for row in cluster.nodes}
+    # A server that was killed leaves its announcement behind; the node of its id may run elsewhere now.
+    running = {name for name, one in nodes.items() if one.shows_life}
+    current = {one.id: one for one in local if one.id not in running or may_be_that_server(one)}
+    return sorted({**nodes, **current}.values(), key=lambda server: server.id)
 
 
 def _node(row: dict[str, Any], cluster: Cluster) -> AnnouncedServer:
@@ -97,6 +100,7 @@ def _node(row: dict[str, Any], cluster: Cluster) -> AnnouncedServer:
         token=cluster.token,
         started_at=row["started_at"],
         is_alive=row["alive"] or bool(cluster.refusal),
+        shows_life=row["alive"],
     )
 
 

@@ -21,6 +21,7 @@ from routecodex.cli.tables import print_problem
 
 FAILED = 1
 NO_SERVER = 3
+_UNREACHABLE = "unreachable"
 EXIT_CODES = """\b
 Exit codes:
   0  done
@@ -78,6 +79,10 @@ def call_server(server: AnnouncedServer, call: Callable[[AdminClient], dict[str,
         admin.status()
         return ServerReply(server=server, answer=call(admin))
     except Unreachable as exc:
+        if server.shows_life:
+            text = f"is alive, but cannot be reached at {server.url}; see server.advertise_url ({exc})"
+            print_problem(f"{server.id} {text}")
+            return ServerReply(server=server, refused=AdminRefused(text, code=_UNREACHABLE))
         print_problem(f"{server.id} is dead, skipped: {exc}", severity="warning")
         return ServerReply(server=server, alive=False)
     except AdminRefused as exc:

@@ -63,10 +63,14 @@ class ServerDirectory:
     async def all(self) -> list[KnownServer]:
         """Return this server, the announced ones of this machine, and the nodes of the store, by id."""
         rows = [] if self._home is None else await asyncio.to_thread(announce.read, self._home)
-        others = [row for row in rows if row.id != self._about.id]
+        nodes = [node.fields for node in await self._read_nodes()]
+        running = {fields["id"] for fields in nodes if fields["alive"]}
+        # A server that was killed leaves its file behind; the node of its id may run on another machine now.
+        others = [
+            row for row in rows if row.id != self._about.id and (row.id not in running or announce.alive(row))
+        ]
         local = {row.id: row for row in (self._about, *others)}
         listed = {row.id: self._fields(row) for row in local.values()}
-        nodes = [node.fields for node in await self._read_nodes()]
         for fields in nodes:
             # A node says itself how other machines reach it; a server of this machine is reached directly.
             listed[fields["id"]] = {"self": False, **fields, **listed.get(fields["id"], {})}
