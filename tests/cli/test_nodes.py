@@ -101,6 +101,8 @@ async def test_nodes_are_found_by_a_url_in_capitals(tmp_path: Path, server: Redi
         file.write_text(config(server, up).replace("redis://", "REDIS://"))
         async with node(tmp_path, "gw-1", file):
             await eventually(lambda: alive(file) == ["gw-1"])
+            done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 async def test_a_dead_node_is_named_and_does_not_fail_the_command(

@@ -58,7 +58,10 @@ def test_its_own_address_is_one_where_it_accepts_connections_wherever_the_store_
     hosts = parse_redis_url("redis://[2001:db8::7]").hosts
     with socket.create_server(("0.0.0.0", 0)) as server:
         address = own_address_towards(hosts, socket.AF_INET)
-        socket.create_connection((address, server.getsockname()[1]), timeout=5).close()
+        with socket.create_connection((address, server.getsockname()[1]), timeout=5) as client:
+            accepted, peer = server.accept()
+            accepted.close()
+            assert client.getsockname() == peer
 
 
 async def test_an_address_that_takes_long_to_find_holds_nothing_up(redis: RedisServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -54,12 +54,13 @@ def examine_file(
     host: str | None = None,
     port: int | None = None,
     stored_clients: bool = False,
+    is_guarded: Callable[[Config], bool] | None = None,
 ) -> tuple[Config | None, list[Problem]]:
     """Return the configuration, None if it has errors, and all problems, warnings included.
 
     `with_mode`: warn about keys in the file if other users can read it. An open address needs clients in the
-    file or in the store; where that is may depend on `host` and `port`, if the command line has them. With
-    `stored_clients` it needs none.
+    file or in the store, as `is_guarded` tells; where that is may depend on `host` and `port`, if the command
+    line has them. With `stored_clients` it needs none.
     """
     try:
         mode = file.stat().st_mode if with_mode else 0
@@ -74,14 +75,18 @@ def examine_file(
         text, source=str(file), environ=environ, mode=mode, stored_clients=stored_clients
     )
     if any(problem.place == OPEN_ADDRESS for problem in problems):
-        from routecodex.cli.stored_clients import has_stored_clients
-
         guarded, others = examine_text(
             text, source=str(file), environ=environ, mode=mode, stored_clients=True
         )
-        if guarded is not None and has_stored_clients(with_address(guarded, host, port)):
+        if guarded is not None and (is_guarded or _has_clients)(with_address(guarded, host, port)):
             return guarded, others
     return loaded, problems
+
+
+def _has_clients(config: Config) -> bool:
+    from routecodex.cli.stored_clients import has_stored_clients
+
+    return has_stored_clients(config)
 
 
 def examine_text(
@@ -114,10 +119,26 @@ def _unreadable(file: Path, message: str, fix: str) -> tuple[None, list[Problem]
 
 
 def load_or_exit(
-    path: Path | None, *, with_mode: bool = False, host: str | None = None, port: int | None = None
+    path: Path | None,
+    *,
+    with_mode: bool = False,
+    host: str | None = None,
+    port: int | None = None,
+    stored_clients: bool = False,
+    is_guarded: Callable[[Config], bool] | None = None,
 ) -> Config:
-    """Return the configuration and print its warnings; if it has errors, print all problems and exit."""
-    loaded, problems = examine_file(config_path(path), with_mode=with_mode, host=host, port=port)
+    """Return the configuration and print its warnings; if it has errors, print all problems and exit.
+
+    The options are those of `examine_file`.
+    """
+    loaded, problems = examine_file(
+        config_path(path),
+        with_mode=with_mode,
+        host=host,
+        port=port,
+        stored_clients=stored_clients,
+        is_guarded=is_guarded,
+    )
     show(problems)
     if loaded is None:
         raise SystemExit(2)

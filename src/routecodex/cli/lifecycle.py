@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -50,6 +50,9 @@ from routecodex.cli.servers import (
 )
 from routecodex.cli.tables import Column, moment, print_problem, show
 from routecodex.cli.views import facts
+
+if TYPE_CHECKING:
+    from routecodex.config import Config
 
 _READY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
@@ -280,10 +283,18 @@ def new_launch(path: Path | None, *, host: str | None, port: int | None, workers
     from routecodex.cli.config import config_path, load_or_exit, with_address
 
     file = config_path(path).absolute()
-    config = load_or_exit(file, with_mode=True, host=host, port=port)
+    config = load_or_exit(file, with_mode=True, host=host, port=port, is_guarded=_may_be_guarded)
     server_id = with_address(config, host, port).identity
     options = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
     return Launch(id=server_id, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd()))
+
+
+def _may_be_guarded(config: Config) -> bool:
+    """Return whether the store may have clients; of one in Redis the server finds out itself, once."""
+    from routecodex.canon.store_url import is_redis_url
+    from routecodex.cli.stored_clients import has_stored_clients
+
+    return is_redis_url(config.store.url) or has_stored_clients(config)
 
 
 def _option_arguments(options: dict[str, str | int | None]) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit, with_address
+from routecodex.cli.config import config_option, config_path, examine_file, with_address
 from routecodex.cli.lifecycle import new_launch, start_and_report
 from routecodex.cli.servers import EXIT_CODES, json_option
-from routecodex.cli.stored_clients import require_clients
+from routecodex.cli.stored_clients import load_server
 from routecodex.config import Config, Problem, loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
@@ -70,8 +70,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     atexit.register(_discard_unwritable_output)
     file = config_path(path)
     before = stamp(file)
-    config = with_address(load_or_exit(path, with_mode=True, host=host, port=port), host, port)
-    require_clients(config)
+    config = load_server(path, host=host, port=port)
     source = ConfigSource(path=file, load=lambda: _reload(file, host, port), config=config, stamp=before)
     _run(config, workers=workers, banner=_ready, source=source)
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from routecodex.cli.admin_client import AdminClient, AnnouncedServer, announcements, is_running, user_dir
-from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit, with_address
+from routecodex.cli.config import config_option, config_path, examine_file
 from routecodex.cli.config import show as show_problems
 from routecodex.cli.servers import EXIT_CODES, FAILED, NO_SERVER, json_option, print_json
 from routecodex.cli.service_control import (
@@ -24,7 +24,7 @@ from routecodex.cli.service_control import (
     wait_until,
 )
 from routecodex.cli.service_units import ServiceUnit
-from routecodex.cli.stored_clients import require_clients
+from routecodex.cli.stored_clients import load_server
 from routecodex.cli.tables import print_problem
 from routecodex.cli.views import facts
 from routecodex.config import Config
@@ -101,8 +101,7 @@ def install(
     _refuse_cache(sys.prefix)
     control = _control_or_exit(name)
     file = config_path(path).absolute()
-    config = with_address(load_or_exit(file, with_mode=True, host=host, port=port), host, port)
-    require_clients(config)
+    config = load_server(file, host=host, port=port)
     options = {"--host": host, "--port": port, "--workers": workers if workers > 1 else None}
     unit = _unit(name, file, options, config)
     saved = _env_values(variables)

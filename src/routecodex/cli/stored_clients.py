@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from routecodex.accounting.client_store import ClientDirectory
@@ -17,9 +17,11 @@ from routecodex.accounting.limit_table import CountedUse, LimitTable, limits_pat
 from routecodex.accounting.shared_counters import SharedCounters
 from routecodex.accounting.stored_counters import StoredCounters
 from routecodex.canon.store_url import is_redis_url
+from routecodex.cli.config import load_or_exit, with_address
 from routecodex.cli.tables import print_problem
 from routecodex.config import Config, Problem, open_address
 from routecodex.config.problems import quoted, warning
+from routecodex.server.daemon_threads import DaemonThreads
 from routecodex.server.directories import session_dir, user_dir
 from routecodex.server.state_store import open_configured_store
 from routecodex.stores.file import FileStore
@@ -28,10 +30,17 @@ from routecodex.stores.store import Store
 T = TypeVar("T")
 
 _NONE = StoredClients()
+_LOOK_SECONDS = 1.0
+"""Seconds to look for clients in Redis: a server starts without its store, and soon."""
 
 
-def with_directory(config: Config, work: Callable[[ClientDirectory], Awaitable[T]]) -> T:
-    """Run work on the clients of the configuration and its store, in an event loop of its own."""
+def with_directory(
+    config: Config, work: Callable[[ClientDirectory], Awaitable[T]], *, within: float | None = None
+) -> T:
+    """Run work on the clients of the configuration and its store, in an event loop of its own.
+
+    TimeoutError if it takes longer than `within` seconds; then it goes on and its result is not used.
+    """
 
     async def run() -> T:
         store = open_configured_store(config.store, session_dir=session_dir(config))
@@ -50,9 +59,14 @@ def with_directory(config: Config, work: Callable[[ClientDirectory], Awaitable[T
             counters.close()
             await store.close()
 
-    # A command may be called where a loop runs already.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(run())).result()
+    def run_alone() -> T:
+        with asyncio.Runner() as runner:
+            # For names: the loop would wait at its end for a resolver that does not answer.
+            runner.get_loop().set_default_executor(DaemonThreads())
+            return runner.run(run())
+
+    # In a thread: a command may be called where a loop runs already.
+    return DaemonThreads().submit(run_alone).result(within)
 
 
 def _counters(config: Config, store: Store) -> LimitCounters:
@@ -74,13 +88,29 @@ def has_stored_clients(config: Config) -> bool:
     async def look(clients: ClientDirectory) -> bool:
         return bool(clients.stored.clients or clients.unread)
 
-    return with_directory(config, look)
+    try:
+        return with_directory(config, look, within=_LOOK_SECONDS if is_redis_url(config.store.url) else None)
+    except TimeoutError:
+        return True
 
 
-def require_clients(config: Config) -> None:
-    """Exit if other machines could use the gateway without a key; --host may have opened it."""
-    if not open_address(config) or has_stored_clients(config):
-        return
+def load_server(path: Path | None, *, host: str | None, port: int | None) -> Config:
+    """Return the configuration of a server that may listen on its address, or exit.
+
+    Other machines must not be able to use it without a key. The store is asked for clients once at most.
+    """
+    known: list[bool] = []
+
+    def is_guarded(config: Config) -> bool:
+        if not known:
+            known.append(has_stored_clients(config))
+        return known[0]
+
+    loaded = load_or_exit(path, with_mode=True, host=host, port=port, is_guarded=is_guarded)
+    config = with_address(loaded, host, port)
+    # --host may have opened it.
+    if not open_address(config) or is_guarded(config):
+        return config
     print_problem(
         f"cannot listen on {config.server.host} without client keys\n"
         "    fix: run `routecodex keys add NAME`, add client_keys under [server], or listen on 127.0.0.1"

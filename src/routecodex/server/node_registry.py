@@ -27,7 +27,7 @@ from routecodex import __version__
 from routecodex.canon.store_url import HostPort, parse_redis_url
 from routecodex.config import Config, Secret
 from routecodex.server.announce import url_of
-from routecodex.server.daemon_thread import run_in_daemon_thread
+from routecodex.server.daemon_threads import DaemonThreads
 from routecodex.stores.cell import Unchanged
 from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.store import Store, StoreError
@@ -224,7 +224,8 @@ class NodeRegistry:
 
     async def _run(self, port: int, workers: int) -> None:
         # In a thread: while no name can be resolved, it would hold up requests and the end.
-        row = self._row = await run_in_daemon_thread(partial(self._new_row, port, workers))
+        loop = asyncio.get_running_loop()
+        row = self._row = await loop.run_in_executor(DaemonThreads(), self._new_row, port, workers)
         warned = False
         while True:
             self._wake.clear()

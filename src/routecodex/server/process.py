@@ -8,8 +8,10 @@ import ctypes
 import functools
 import gc
 import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from routecodex.server.workers import Heartbeat, reserve_port
 log = logging.getLogger("routecodex.server")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_CLOSE_SECONDS = 1.0
+"""Seconds to close the loop when everything in it has ended."""
 
 
 async def _serve(
@@ -124,6 +128,21 @@ def serve(
         )
         shared = reuse_port or resolved is not config
         runner.run(_serve(make, reuse_port=shared, on_ready=on_ready, parent=parent, heartbeat=heartbeat))
+        ending = threading.Timer(_CLOSE_SECONDS, _end_process)
+        ending.daemon = True
+        ending.start()
+    ending.cancel()
+
+
+def _end_process() -> None:
+    """End a process that has served, and whose loop cannot be closed.
+
+    libuv resolves names in threads of its own, and waits for them: a resolver may take a minute.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
 
 
 def set_up_logs(config: Config) -> None:
