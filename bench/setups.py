@@ -64,6 +64,7 @@ SETUPS = {
     "known": Setup(sessions=10_000, state=STICKY),
     "armed": Setup(sessions=100, state=ARMED),
     "redis": Setup(redis=True),
+    "redisbudget": Setup(settings=CLIENT + LIMITS, redis=True),
     "filesticky": Setup(sessions=MANY, last_words=SET_STICKY, met=False),
     "redissticky": Setup(sessions=MANY, last_words=SET_STICKY, met=False, redis=True),
     "clock": Setup(sessions=100, settings='enabled = true\ntime_tag = "always"\n'),

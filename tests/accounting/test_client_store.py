@@ -441,6 +441,9 @@ class Counted:
     def figures(self, owner: str, limit: Any) -> dict[str, Any]:
         return {"used": 3.5, "reserved": 0.5, "remaining": 16.0, "resets_at": "2027-01-16T00:00:00Z"}
 
+    async def refresh(self) -> None:
+        pass
+
     async def reset(self, client: str) -> None:
         self.were_reset.append(client)
 

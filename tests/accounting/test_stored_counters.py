@@ -169,6 +169,32 @@ async def test_figures_of_limits_that_others_use_are_read_beside_the_requests(
     assert [(row.used, row.remaining) for row in two.counters.figures(rows, 0)] == [(4, 6)]
 
 
+async def test_no_process_is_told_of_the_steps_of_others(
+    running: RedisServer, processes: list[Process]
+) -> None:
+    one, two = processes[:2]
+    rows = limits("10 tokens/day", "10 requests/60s")
+    await two.counters.refresh()
+    with running.monitored() as commands:
+        await one.settle(await one.reserve(rows, 4, 1), 4, 1)
+    assert any(command.startswith("HSET") for command in commands)
+    assert not [command for command in commands if command.startswith("PUBLISH")]
+    await two.counters.refresh()
+    assert [row.used for row in two.counters.figures(rows, 0)] == [4, 1]
+
+
+async def test_figures_are_read_again_only_when_a_limit_was_used(
+    running: RedisServer, processes: list[Process]
+) -> None:
+    one, two = processes[:2]
+    rows = limits("10 tokens/day")
+    await one.settle(await one.reserve(rows, 4), 4)
+    await two.counters.refresh()
+    with running.monitored() as commands:
+        await two.counters.refresh()
+    assert not [command for command in commands if "HMGET" in command]
+
+
 async def test_reset_sets_use_to_zero_for_all_nodes(processes: list[Process]) -> None:
     one, two = processes[:2]
     await one.settle(await one.reserve(limits("10 tokens/day"), 10), 10)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.redis_gateway import ask, cluster, ready
+from tests.gateway.redis_gateway import OPERATOR, ask, cluster, ready
 from tests.kit.gateway import Running
 from tests.kit.raw_client import call
 from tests.kit.redis_server import RedisServer
@@ -38,6 +39,26 @@ async def test_requests_are_counted_exactly_over_all_nodes(server: RedisServer) 
         assert (await ask(nodes[0], key="key-free")).status == 200
         refused = await ask(nodes[1], key="key-laptop")
         assert (refused.status, refused.headers["x-should-retry"]) == (429, "false")
+
+
+async def test_each_node_shows_at_once_what_others_have_counted(server: RedisServer) -> None:
+    more = LIMITED.format(limit="7 requests/day")
+    async with cluster(server, 2, more=more) as (_, [one, two]):
+        for count in range(1, 4):
+            assert (await ask(one, key="key-laptop")).status == 200
+            await eventually(partial(counted, one, count))
+            assert await used(two) == count
+
+
+async def used(running: Running) -> int:
+    answer = await call(running.port, "/admin/clients/laptop", method="GET", headers=OPERATOR)
+    [limit] = answer.json["client"]["limits"]
+    return int(limit["used"])
+
+
+async def counted(running: Running, count: int) -> bool:
+    """Use is counted beside the answer."""
+    return await used(running) == count
 
 
 @pytest.mark.parametrize(("on_down", "status"), [("refuse", 503), ("allow", 200)])

@@ -66,7 +66,7 @@ class ClientCalls:
     async def teams(self) -> Reply:
         """Return all teams."""
         await self._clients.refresh()
-        return {"teams": self._clients.team_rows()}
+        return {"teams": await self._clients.team_rows()}
 
     async def add(self, body: bytes) -> Reply:
         """Make a client; the answer has its key, this once, unless it brought one."""

@@ -17,6 +17,10 @@ class LimitUse(Protocol):
         """Return `used`, `reserved`, `remaining`, `resets_at`; the owner is `client:NAME` or `team:NAME`."""
         ...
 
+    async def refresh(self) -> None:
+        """Read what processes on other machines have counted."""
+        ...
+
     async def reset(self, client: str) -> None:
         """Set the windows of a client to 0."""
         ...
@@ -27,6 +31,9 @@ class UnknownUse:
 
     def figures(self, owner: str, limit: LimitConfig) -> Mapping[str, Any]:
         return {"used": None, "reserved": None, "remaining": None, "resets_at": None}
+
+    async def refresh(self) -> None:
+        """There is nothing to read."""
 
     async def reset(self, client: str) -> None:
         """There is no window to set."""

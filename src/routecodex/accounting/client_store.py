@@ -246,12 +246,14 @@ class ClientDirectory:
         """Return all clients as they are shown, by name; Overloaded if those of the store are not known."""
         if self._unread:
             raise self._not_known()
+        await self.limit_use.refresh()
         used, elsewhere = await self.use.last_used(), await self.use.running_elsewhere()
         return [self._row(client, used, elsewhere) for _, client in sorted(self.table.clients.items())]
 
     async def row(self, name: str) -> dict[str, Any]:
         """Return one client as it is shown; NotFound for an unknown one."""
         client = self.client(name)
+        await self.limit_use.refresh()
         return self._row(client, await self.use.last_used(), await self.use.running_elsewhere())
 
     def _row(self, client: Client, used: dict[str, float], elsewhere: dict[str, int]) -> dict[str, Any]:
@@ -268,8 +270,9 @@ class ClientDirectory:
         text = f"{consequence}the clients of the store are not known, {self._unread}"
         return Overloaded(text, code="store_unavailable")
 
-    def team_rows(self) -> list[dict[str, Any]]:
+    async def team_rows(self) -> list[dict[str, Any]]:
         """Return all teams as they are shown, by name."""
+        await self.limit_use.refresh()
         return [team_row(name, self.table, use=self.limit_use) for name in sorted(self.table.teams)]
 
     def client(self, name: str) -> Client:

@@ -142,6 +142,9 @@ class LimitCounters(Protocol):
     def reset(self, limits: Sequence[Limit], now: int) -> None:
         """Set the use of limits to 0; reservations stay."""
 
+    async def refresh(self) -> None:
+        """Read what processes on other machines have counted, for `figures`."""
+
     def use_loop(self, defer: Callable[[Callable[[], None]], object] | None) -> None:
         """Take a function that calls another one at the end of this turn of the event loop."""
 

@@ -93,6 +93,10 @@ class CountedUse:
         limits = self._limits.of_client(client, self._table())
         return self._read([limit for limit in limits if limit.unit != "concurrent"])
 
+    async def refresh(self) -> None:
+        """Read what processes on other machines have counted."""
+        await self._counters.refresh()
+
     async def reset(self, client: str) -> None:
         """Set the windows of a client's own limits to 0."""
         found = self._table().clients.get(client)

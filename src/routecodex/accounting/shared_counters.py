@@ -52,6 +52,9 @@ class SharedCounters:
         self._slots: Final[dict[int, LimitSlot]] = {}
         """One for each digest: after a reload two limits count the same for a while."""
 
+    async def refresh(self) -> None:
+        """Return at once: all processes count in one file."""
+
     def use_loop(self, defer: Callable[[Callable[[], None]], object] | None) -> None:
         """Share the price of locking among the steps of one turn of the event loop."""
         self._file.defer = defer

@@ -111,9 +111,10 @@ class StoredCounters:
         self._limits: dict[int, Limit] = {}
         self._known: dict[int, StoredLimit] = {}
         self._renewed: dict[int, int] = {}
-        self._stamp: int | None = None
-        self._asked_ms = 1 << 62
-        """Time of the last query for figures; they are read from the start on, and while somebody looks."""
+        self._last_read: tuple[str, int] | None = None
+        """Data of the store, and generation of the space, that were read last; None before the first time."""
+        self._asked_ms = 0
+        """Time of the last query for figures: they are kept up to date while somebody looks."""
         self._unsent: deque[tuple[Sequence[Limit], list[int], list[int], str]] = deque(maxlen=_MOST_UNSENT)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sender: asyncio.Task[None] | None = None
@@ -211,7 +212,7 @@ class StoredCounters:
 
     def figures(self, limits: Sequence[Limit], now: int) -> list[LimitFigures]:
         """Return the state of limits, at most seconds old; CountersUnavailable while it is not known."""
-        if self._stamp is None and any(limit.digest not in self._known for limit in limits):
+        if self._last_read is None and any(limit.digest not in self._known for limit in limits):
             raise CountersUnavailable("the counters in the store have not been read yet")
         now_ms = self._asked_ms = self._now_ms()
         rows: list[LimitFigures] = []
@@ -251,20 +252,27 @@ class StoredCounters:
         ]
         for limit in due:
             await self._step([limit], self._renew)
-        if self._store.stamp(SPACE) != self._stamp and now_ms - self._asked_ms < _ASKED_MS:
+        if self._last_read is None or now_ms - self._asked_ms < _ASKED_MS:
             await self._read_all()
 
-    async def load(self) -> None:
-        """Read the state of all limits; in an outage it stays unknown."""
+    async def refresh(self) -> None:
+        """Read the state of all limits, if any has changed; in an outage it stays as it was."""
         await self._ignoring_outage(self._read_all())
 
     async def _read_all(self) -> None:
-        stamp = self._store.stamp(SPACE)
-        for key, stored in await self._store.read_all(SPACE, most=_MOST_LIMITS):
-            found = json.try_read(stored.value, _decoder)
+        generation = await self._groups.generation(SPACE)
+        current = self._store.uptime().start, generation
+        if current == self._last_read:
+            return
+        lost = set(self._known)
+        for key, value in (await self._groups.values(SPACE, most=_MOST_LIMITS)).items():
+            found = json.try_read(value, _decoder)
             if found is not None and key.lstrip("-").isdigit():
                 self._known[int(key)] = found
-        self._stamp = stamp
+                lost.discard(int(key))
+        for digest in lost:
+            self._known.pop(digest, None)
+        self._last_read = current
 
     def _renew(self, views: list[LimitView]) -> tuple[bool, None]:
         self._hold(views, self._now_ms())

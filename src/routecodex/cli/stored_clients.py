@@ -52,7 +52,7 @@ def with_directory(
         try:
             await clients.refresh()
             if isinstance(counters, StoredCounters):
-                await counters.load()
+                await counters.refresh()
             return await work(clients)
         finally:
             await counters.flush()

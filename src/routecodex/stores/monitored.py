@@ -156,9 +156,9 @@ class MonitoredStore:
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         return await self._timed("trim", self._store.trim(space, entries=entries, size=size), space, None)
 
-    async def update_group(self, update: Awaitable[T], space: str) -> T:
-        """Await a change of several values as a call of the store."""
-        return await self._timed("update", update, space, None)
+    async def call_group(self, op: str, call: Awaitable[T], space: str) -> T:
+        """Await a call on several values as one of the store."""
+        return await self._timed(op, call, space, None)
 
     async def spaces(self) -> list[str]:
         return await self._store.spaces()
@@ -266,7 +266,7 @@ class MonitoredStore:
 
 
 class MonitoredGroups:
-    """Changes of several values, timed and counted like those of one."""
+    """Calls on several values, timed and counted like those on one."""
 
     def __init__(self, groups: GroupUpdates, store: MonitoredStore) -> None:
         self._groups = groups
@@ -276,4 +276,10 @@ class MonitoredGroups:
         self, space: str, keys: Sequence[str], change: GroupChange[T], *, id: str, ttl: float
     ) -> T:
         update = self._groups.update(space, keys, change, id=id, ttl=ttl)
-        return await self._store.update_group(update, space)
+        return await self._store.call_group("update", update, space)
+
+    async def generation(self, space: str) -> int:
+        return await self._store.call_group("get", self._groups.generation(space), space)
+
+    async def values(self, space: str, *, most: int) -> dict[str, bytes]:
+        return await self._store.call_group("keys", self._groups.values(space, most=most), space)

@@ -67,12 +67,23 @@ GroupChange = Callable[[list[bytes | None]], tuple[list[bytes] | None, T]]
 
 
 class GroupUpdates(Protocol):
-    """Changes several values of one space in one atomic step, or none of them."""
+    """Changes several values of one space in one atomic step, or none of them.
+
+    No process is told of a change: `generation` shows that there was one.
+    """
 
     async def update(
         self, space: str, keys: Sequence[str], change: GroupChange[T], *, id: str, ttl: float
     ) -> T:
         """Apply the change, which may run more than once; one that was made by this id is not repeated."""
+        ...
+
+    async def generation(self, space: str) -> int:
+        """Return a number that is another one after every change of a group."""
+        ...
+
+    async def values(self, space: str, *, most: int) -> dict[str, bytes]:
+        """Return the values of a space by key, of very many the most recently written."""
         ...
 
 

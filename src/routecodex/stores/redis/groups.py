@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from routecodex.stores.redis.failures import StoreGone
 from routecodex.stores.redis.key_names import KeyNames, Stripe
 from routecodex.stores.redis.link import RedisLink
-from routecodex.stores.redis.scripts import READ_MANY, WRITE_MANY
+from routecodex.stores.redis.scripts import LIST, READ_MANY, WRITE_MANY
 from routecodex.stores.store import DamagedValue, GroupChange, StoreError
 
 MOST_TRIES = 64
 _LONGEST_PAUSE = 0.05
 _MOST_SEEN = 10_000
+_READ_AT_ONCE = 200
 
 T = TypeVar("T")
 
@@ -23,13 +24,13 @@ T = TypeVar("T")
 class RedisGroups:
     """Changes groups of values; what was last seen of them is the first guess of the next change.
 
-    All values of a group are in one stripe, so the space must have a single one.
+    All values of a group are in one stripe, so the space must have a single one. Counts change with every
+    request: to tell every process of each would cost them more than the requests.
     """
 
-    def __init__(self, link: RedisLink, names: KeyNames, *, writer: str) -> None:
+    def __init__(self, link: RedisLink, names: KeyNames) -> None:
         self._link = link
         self._names = names
-        self._writer = writer
         self._jitter = random.random
         self._seen: dict[str, tuple[bytes | None, str]] = {}
         self._lock = asyncio.Lock()
@@ -64,6 +65,25 @@ class RedisGroups:
                 await asyncio.sleep(self._jitter() * min(0.001 * 2.0**attempt, _LONGEST_PAUSE))
         raise StoreError(f"{stripe.space} was changed by others {MOST_TRIES} times; try again")
 
+    async def generation(self, space: str) -> int:
+        """Return the generation of the space: one more with every change of a group."""
+        await self._link.start()
+        [found] = await self._link.generations([self._names.stripes(space)[0].generation])
+        return found
+
+    async def values(self, space: str, *, most: int) -> dict[str, bytes]:
+        """Return the values in two round trips for every 200 of them."""
+        stripe = self._names.stripes(space)[0]
+        _, *rows = await self._link.run(LIST, stripe.lists, "+inf", most, writes=False)
+        keys: list[bytes] = rows[::2]
+        found: dict[str, bytes] = {}
+        for start in range(0, len(keys), _READ_AT_ONCE):
+            part = [key.decode() for key in keys[start : start + _READ_AT_ONCE]]
+            names = (stripe.generation, *map(stripe.value, part))
+            _, *stored = await self._link.run(READ_MANY, names, writes=False)
+            found |= {key: row[0] for key, row in zip(part, stored, strict=True) if row[0] is not None}
+        return found
+
     def forget(self) -> None:
         """Forget what was seen."""
         self._seen.clear()
@@ -88,11 +108,11 @@ class RedisGroups:
         for key, (_, version), value in zip(keys, old, values, strict=True):
             rows += [key, version, max(1, round(ttl * 1000)), value]
         for _ in range(2):
-            head = (self._names.channel, stripe.place, self._writer, id, f"{self._link.deadline_us():.0f}")
             reply = await self._link.run(
                 WRITE_MANY,
                 (*stripe.lists, *names),
-                *head,
+                id,
+                f"{self._link.deadline_us():.0f}",
                 *rows,
                 writes=True,
                 replicas=self._link.options.wait_replicas,
@@ -101,9 +121,9 @@ class RedisGroups:
                 self._link.correct_clock(float(reply[1]))
                 continue
             if reply[0] == b"differs":
-                return self._note(names, [(row[0], _version(row)) for row in reply[2:]])
+                return self._note(names, [(row[0], _version(row)) for row in reply[1:]])
             if reply[0] == b"ok":
-                versions = [version.decode() for version in reply[2:]]
+                versions = [version.decode() for version in reply[1:]]
                 self._note(names, list(zip(values, versions, strict=True)))
             return None
         raise StoreGone("the clock of Redis runs away")

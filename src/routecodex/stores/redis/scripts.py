@@ -159,17 +159,18 @@ generation and whether there was a value; `done` with the version, if this write
 WRITE_MANY = _script(
     _SHARED,
     """
-local channel, place, writer, id, deadline = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local id, deadline = ARGV[1], ARGV[2]
 local now = now_us()
 local count = #KEYS - 4
-local old, done, differs = {}, 0, false
+local old, done, differs, last_version = {}, 0, false, 0
 for at = 1, count do
   old[at] = redis.call('HMGET', KEYS[4 + at], 'd', 'n', 'o', 'x')
+  last_version = math.max(last_version, tonumber(old[at][2]) or 0)
   if string.match(old[at][3] or '', id .. '=(%d+)') then
     done = done + 1
   end
   local version = old[at][1] and old[at][2] or '0'
-  differs = differs or version ~= ARGV[4 * at + 3]
+  differs = differs or version ~= ARGV[4 * at]
 end
 if done == count then
   return {'done'}
@@ -178,32 +179,38 @@ if now > tonumber(deadline) then
   return {'late', text_of(now)}
 end
 if differs then
-  local found = {'differs', redis.call('GET', generation) or '0'}
+  local found = {'differs'}
   for at = 1, count do
-    found[2 + at] = {old[at][1], old[at][1] and old[at][2] or '0', old[at][4]}
+    found[1 + at] = {old[at][1], old[at][1] and old[at][2] or '0', old[at][4]}
   end
   return found
 end
-local made = {'ok', '0'}
+local made = {'ok'}
+local first = next_version(now, last_version)
 for at = 1, count do
-  local key, ttl, text = ARGV[4 * at + 2], ARGV[4 * at + 4], ARGV[4 * at + 5]
+  local key, ttl, text = ARGV[4 * at - 1], ARGV[4 * at + 1], ARGV[4 * at + 2]
   local last = {}
   for one in string.gmatch(old[at][3] or '', '%S+') do
     last[#last + 1] = one
   end
-  local version = text_of(next_version(now, old[at][2]))
+  local version = text_of(first + at - 1)
   last[#last + 1] = id .. '=' .. version
   local writes = table.concat(last, ' ', math.max(1, #last - 3))
-  write(KEYS[4 + at], key, text, version, writes, text_of(math.floor(now / 1000) + tonumber(ttl)))
-  made[2] = tostring(publish(channel, place, key, version, writer))
-  made[2 + at] = version
+  local expires = text_of(math.floor(now / 1000) + tonumber(ttl))
+  -- Each request does this: the sizes, which only trims need, are left out.
+  redis.call('HSET', KEYS[4 + at], 'd', text, 'n', version, 'o', writes, 'x', expires)
+  redis.call('PEXPIREAT', KEYS[4 + at], expires)
+  redis.call('ZADD', index, version, key)
+  redis.call('ZADD', expiries, expires, key)
+  made[1 + at] = version
 end
+redis.call('INCR', generation)
 return made
 """,
 )
-"""KEYS: the stripe, values. ARGV: channel, place, writer, id of the write, deadline in µs, then key, expected
-version, ttl in ms and text of each. Writes all or none. Returns `ok` with the generation and the versions,
-`done`, `differs` with the generation and value, version and expiry of each, or `late` with the time."""
+"""KEYS: the stripe, values. ARGV: id of the write, deadline in µs, then key, expected version, ttl in ms and
+text of each. Writes all or none, and publishes nothing; for spaces that are not trimmed. Returns `ok` with
+the versions, `done`, `differs` with value, version and expiry of each, or `late` with the time."""
 
 UNDO = _script(
     _SHARED,

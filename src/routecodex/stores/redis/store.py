@@ -107,7 +107,7 @@ class RedisStore:
         self._link = RedisLink(options, self._names, on_return=self._on_return)
         self._watch = ChangeWatch(self._link, self._table, self._names, on_lost_data=self._accept_data)
         self._undo = UndoList()
-        self.groups = RedisGroups(self._link, self._names, writer=self._writer)
+        self.groups = RedisGroups(self._link, self._names)
         self.processes = RedisProcessRows(self._link, self._names, writer=self._writer)
         self._ids = count(1)
         self._jitter = jitter
