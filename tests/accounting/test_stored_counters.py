@@ -203,6 +203,34 @@ async def test_reset_sets_use_to_zero_for_all_nodes(processes: list[Process]) ->
     assert isinstance(await one.reserve(limits("10 tokens/day"), 10), LimitReservation)
 
 
+async def test_what_redis_has_lost_is_added_again_from_the_ledger(tmp_path: Any) -> None:
+    server = RedisServer(tmp_path / "redis")
+    one = Process(server, "gw-1")
+    rows, spent = limits("100 tokens/24h"), 10
+    one.counters.past_use = lambda limit, since: [(int(time.time() * MICROS), spent)]
+    try:
+        await one.settle(await one.reserve(rows, 7), 7)
+        assert one.state(rows) == [(17, 0)]
+        spent = 17
+        server.kill()
+        server.start()
+        await eventually(lambda: can_reserve(one, rows))
+        await one.counters.refresh()
+        assert [row.used for row in one.counters.figures(rows, 0)] == [17]
+    finally:
+        await one.close()
+        server.kill()
+
+
+async def can_reserve(process: Process, rows: tuple[Limit, ...]) -> bool:
+    """Try a request that costs nothing."""
+    try:
+        await process.settle(await process.reserve(rows, 1), 0)
+    except CountersUnavailable:
+        return False
+    return True
+
+
 async def test_use_during_an_outage_is_counted_once_when_redis_is_back(tmp_path: Any) -> None:
     server = RedisServer(tmp_path / "redis", saves=True)
     one = Process(server, "gw-1", timeout=0.5)

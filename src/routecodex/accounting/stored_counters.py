@@ -66,6 +66,10 @@ class StoredLimit(Struct):
 _decoder = Decoder(StoredLimit)
 
 
+class _LedgerNeeded(Exception):
+    """The store has lost a limit that this node had in it, and the ledger was not read for it."""
+
+
 class LimitView:
     """The state of a limit in one step."""
 
@@ -299,6 +303,20 @@ class StoredCounters:
     ) -> T:
         """Change all limits in one atomic step; `change` returns whether to write, and a result."""
         past = {limit.digest: await self._past(limit) for limit in limits if self._needs_past(limit)}
+        try:
+            return await self._step_with(past, limits, change, id or self._new_id())
+        except _LedgerNeeded:
+            past = {limit.digest: await self._past(limit) for limit in limits}
+            return await self._step_with(past, limits, change, id or self._new_id())
+
+    async def _step_with(
+        self,
+        past: dict[int, list[tuple[int, int]]],
+        limits: Sequence[Limit],
+        change: Callable[[list[LimitView]], tuple[bool, T]],
+        id: str,
+    ) -> T:
+        """Change all limits; `past` has what the ledger of this node knows of those that lack it."""
         ttl = max(limit.window.length for limit in limits) / MICROS + _DAY
 
         def apply(values: list[bytes | None]) -> tuple[list[bytes] | None, tuple[T, list[LimitView]]]:
@@ -312,7 +330,7 @@ class StoredCounters:
 
         keys = [str(limit.digest) for limit in limits]
         try:
-            result, views = await self._groups.update(SPACE, keys, apply, id=id or self._new_id(), ttl=ttl)
+            result, views = await self._groups.update(SPACE, keys, apply, id=id, ttl=ttl)
         except StoreError as exc:
             raise CountersUnavailable(str(exc)) from exc
         for view in views:
@@ -329,8 +347,10 @@ class StoredCounters:
         view.state.advance(limit.window, now_ms * 1000)
         node = self._node()
         if node not in stored.nodes:
+            if limit.digest not in past:
+                raise _LedgerNeeded
             stored.nodes = [*stored.nodes, node][-_MOST_NODES:]
-            for moment, amount in past.get(limit.digest, ()):
+            for moment, amount in past[limit.digest]:
                 limit.window.place(view.state, moment, amount)
         return view
 
