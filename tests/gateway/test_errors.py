@@ -180,6 +180,7 @@ WAITS: dict[str, tuple[dict[str, str | float], set[int]]] = {
     "far-date": ({"retry-after": 10_000.0}, {60}),
     "nonsense": ({"retry-after": "soon"}, set(range(1, 61))),
     "odd-date": ({"retry-after": "Mon, 99 Foo 20000 00:00:00 GMT"}, set(range(1, 61))),
+    "huge-year": ({"retry-after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, set(range(1, 61))),
     "nothing": ({}, set(range(1, 61))),
 }
 

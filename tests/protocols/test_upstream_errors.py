@@ -184,6 +184,7 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
     ({"retry-after": "Wed, 21 Oct 2015 07:28:30 GMT"}, 30.0),
     ({"retry-after": "Wed, 21 Oct 2015 07:00:00 GMT"}, 0.0),
+    ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:00:00 GMT"}, None),
     ({"retry-after": "soon"}, None),
     ({"retry-after": "-5"}, None),
     ({"retry-after": ""}, None),

@@ -123,6 +123,15 @@ async def test_a_passing_failure_is_retried(status: int) -> None:
     assert len({request.body for request in collector.requests}) == 1
 
 
+@pytest.mark.parametrize("wait", ["soon", "-1", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"])
+async def test_a_retry_that_is_asked_for_at_no_time_that_can_be_read_is_made(wait: str) -> None:
+    async with Collector() as collector, exporting(options(collector.url)) as exporter:
+        collector.queue(Json(429, b"busy", {"retry-after": wait}))
+        exporter.add(1, 1)
+        await counts(exporter, 1, 0)
+    assert len(collector.requests) == 2
+
+
 async def test_a_broken_connection_is_retried() -> None:
     async with Collector() as collector, exporting(options(collector.url)) as exporter:
         collector.queue(Raw([]))

@@ -54,7 +54,7 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
             return float(value) * scale
     try:
         when = email.utils.parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return max(0.0, when - (time.time() if now is None else now))
 

@@ -344,5 +344,5 @@ def _retry_after(value: bytes | None) -> float:
         return float(text)
     try:
         return max(email.utils.parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
