@@ -281,6 +281,15 @@ def test_values_that_work_are_not_refused(program: Path, tmp_path: Path, values:
     assert "Deployment" in rendered(program, tmp_path, values)
 
 
+def test_keys_outside_any_table_stay_outside_the_table_that_the_chart_writes(
+    program: Path, tmp_path: Path
+) -> None:
+    plain = 'logging = { level = "debug" }\nproviders.openai.auth = [{ env = "OPENAI_API_KEY" }]\n'
+    objects = rendered(program, tmp_path, with_config(plain + 'routing.default = ["openai.gpt-4.1"]', ONE))
+    config = loaded(objects["ConfigMap"]["data"]["config.toml"])
+    assert (config.logging.level, config.server.port) == ("debug", 5520)
+
+
 @pytest.mark.parametrize(("values", "warns"), [("{}", True), (ONE, False), (f"{ONE}\n{TWO}", True)])
 def test_the_notes_say_that_several_gateways_share_a_store(
     program: Path, tmp_path: Path, values: str, warns: bool

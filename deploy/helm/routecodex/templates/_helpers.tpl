@@ -76,14 +76,15 @@ true
 {{- define "routecodex.config" -}}
 {{- $config := required "config must hold the configuration: providers and routing" .Values.config -}}
 {{- include "routecodex.check" . -}}
+{{/* First, because its keys may stand outside any table. */ -}}
+{{ $config | trim }}
+
 [server]
 host = {{ include "routecodex.host" . | quote }}
 port = {{ .Values.server.port | int }}
 drain_seconds = {{ .Values.server.drainSeconds | int }}
 drain_notice_ms = {{ .Values.server.drainNoticeMs | int }}
 {{ .Values.server.extra | trim }}
-
-{{ $config | trim }}
 {{- end -}}
 
 {{/* Longer than notice and drain together: streams may end before the container is killed. */}}
