@@ -130,25 +130,27 @@ def deploy(streams: int, traffic: Traffic, costs: GatewayCosts, store: StoreCost
     client_us = requests * _store_calls(traffic) * store.client_us
     cpu = events * event_us + requests * (costs.request_us + traffic.body_kb * costs.body_kb_us) + client_us
     cores = cpu / 1e6 / traffic.busy
-    memory_gb = streams * (costs.stream_kb + traffic.body_kb) / 1e6 + math.ceil(cores) * costs.worker_mb / 1e3
-    by_memory = memory_gb / (traffic.memory_share * traffic.node_memory_gb)
+    streams_gb = streams * (costs.stream_kb + traffic.body_kb) / 1e6
+    workers_gb = traffic.cores * costs.worker_mb / 1e3
+    by_memory = streams_gb / (traffic.memory_share * traffic.node_memory_gb - workers_gb)
     nodes = max(1, math.ceil(max(cores / traffic.cores, by_memory)))
     # One more node than needed, so that one can be away.
     nodes += 1
     calls = requests * _store_calls(traffic)
     cells = _cells(nodes, requests, traffic, store)
     invalidations = requests / cells * traffic.state_changes * nodes / cells * traffic.cores
-    load = calls / cells * store.server_us + invalidations * store.message_us
+    # Calls are divided among the shards of a cluster; every message passes through each of them.
+    left_us = traffic.store_busy * 1e6 - invalidations * store.message_us
     return Deployment(
         streams=streams,
         requests=requests,
         cores=cores,
         nodes=nodes,
-        memory_gb=memory_gb,
+        memory_gb=streams_gb + nodes * workers_gb,
         gigabits=2 * 8 * (events * traffic.event_bytes + requests * traffic.body_kb * 1e3) / 1e9,
         store_calls=calls,
         invalidations=invalidations,
-        shards=cells * max(1, math.ceil(load / 1e6 / traffic.store_busy)),
+        shards=cells * max(1, math.ceil(calls / cells * store.server_us / left_us)),
         cells=cells,
     )
 
@@ -218,7 +220,11 @@ def _traffic_rows(traffic: Traffic) -> list[list[str]]:
         ["requests that change stored state", f"{traffic.state_changes:.0%}"],
         ["requests of sessions new to the node", f"{traffic.first_reads:.0%}"],
         ["a node", f"{traffic.cores} cores, one worker each, {traffic.node_memory_gb:.0f} GB"],
-        ["most that is used", f"{traffic.busy:.0%} of a core, {traffic.store_busy:.0%} of a Redis thread"],
+        [
+            "most that is used",
+            f"{traffic.busy:.0%} of a core, {traffic.memory_share:.0%} of the memory, "
+            f"{traffic.store_busy:.0%} of a Redis thread",
+        ],
     ]
 
 

@@ -48,6 +48,32 @@ def test_a_large_fleet_is_divided_so_that_messages_do_not_fill_a_shard() -> None
     assert large.shards >= large.cells
 
 
+@pytest.mark.parametrize("changes", [0.05, 0.2, 0.5, 1.0])
+def test_no_shard_is_busier_than_allowed_though_each_passes_every_message_on(changes: float) -> None:
+    traffic = Traffic(state_changes=changes)
+    large = deploy(1_000_000, traffic, COSTS, STORE)
+    calls_us = large.store_calls * STORE.server_us / large.shards
+    assert calls_us + large.invalidations * STORE.message_us <= traffic.store_busy * 1e6
+
+
+@pytest.mark.parametrize("streams", [1, 1_000_000])
+def test_every_core_of_every_node_has_a_worker_in_memory(streams: int) -> None:
+    traffic = Traffic()
+    found = deploy(streams, traffic, COSTS, STORE)
+    of_streams = streams * (COSTS.stream_kb + traffic.body_kb) / 1e6
+    of_workers = found.nodes * traffic.cores * COSTS.worker_mb / 1e3
+    assert found.memory_gb == pytest.approx(of_streams + of_workers)
+
+
+def test_a_node_that_is_away_leaves_enough_memory_for_its_streams() -> None:
+    traffic, heavy = Traffic(), replace(COSTS, stream_kb=20_000.0, worker_mb=1000.0)
+    found = deploy(100_000, traffic, heavy, STORE)
+    left = found.nodes - 1
+    of_workers = left * traffic.cores * heavy.worker_mb / 1e3
+    of_streams = 100_000 * (heavy.stream_kb + traffic.body_kb) / 1e6
+    assert of_streams + of_workers <= left * traffic.memory_share * traffic.node_memory_gb
+
+
 def test_without_limits_and_state_the_store_is_not_asked() -> None:
     traffic = Traffic(limited=0.0, state_changes=0.0, first_reads=0.0)
     assert deploy(10_000, traffic, COSTS, STORE).store_calls == 0
