@@ -300,6 +300,28 @@ async def test_a_collector_that_is_down_logs_once_and_once_more_when_it_is_back(
     assert "x-key" not in caplog.text
 
 
+async def test_a_collector_that_a_reload_names_has_a_warning_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with Collector(lambda _: Json(401, b"wrong key")) as strict:
+        wrong = options(strict.url, headers=(("x-key", "typo"),))
+        async with exporting(options(NOWHERE), pauses=()) as exporter:
+            for number, settings in enumerate((options(NOWHERE), wrong, wrong), 1):
+                exporter.configure(settings)
+                exporter.add(number, 1)
+                await counts(exporter, 0, number)
+            strict.queue(Json(200, b""))
+            exporter.add(9, 1)
+            await counts(exporter, 1, 3)
+    lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert [line.partition(",")[0].partition(";")[0] for line in lines] == [
+        f"traces do not reach {NOWHERE}/v1/traces",
+        f"traces do not reach {strict.url}/v1/traces",
+        f"traces reach {strict.url}/v1/traces again",
+    ]
+
+
 async def test_what_cannot_leave_within_two_seconds_of_the_end_is_dropped() -> None:
     async with (
         Collector(lambda _: Raw([Hang()])) as collector,

@@ -117,7 +117,8 @@ class SpanExporter(Generic[T]):
         self._wake = asyncio.Event()
         self._end_pause = asyncio.Event()
         self._closing = False
-        self._is_failing = False
+        self._failing: ExportOptions | None = None
+        """The options with which the last batch failed; None if it arrived."""
         self._has_warned = False
 
     def add(self, item: T, spans: int, content_bytes: int = 0) -> None:
@@ -264,19 +265,19 @@ class SpanExporter(Generic[T]):
         return _judge(response, await _body_of(response))
 
     def _note_failure(self, reason: str, options: ExportOptions) -> None:
-        if not self._is_failing:
+        if self._failing != options:
             log.warning(
                 "traces do not reach %s, requests continue without them: %s",
                 _shown(options.url),
                 _without_secrets(reason, options),
             )
-        self._is_failing = True
+        self._failing = options
 
     def _note_success(self, message: str, options: ExportOptions) -> None:
         """Log that spans arrive again, and once the message of a collector that took all of them."""
-        if self._is_failing:
+        if self._failing is not None:
             log.info("traces reach %s again; %d spans were dropped", _shown(options.url), self.dropped)
-        self._is_failing = False
+        self._failing = None
         if message and not self._has_warned:
             self._has_warned = True
             shown = _without_secrets(message, options)
