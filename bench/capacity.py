@@ -30,6 +30,8 @@ SIZES = (100, 10_000, 1_000_000)
 """Concurrent streams of the three deployments."""
 
 _EVENTS_OF_A_CELL = 50
+_STEPS = 2
+"""Calls for the limits of a request: one reserves, one settles."""
 _BODY_KB_OF_B4 = 500
 
 
@@ -88,11 +90,12 @@ class Deployment:
     memory_gb: float
     gigabits: float
     store_calls: float
+    """Calls a second, those of limits included."""
     invalidations: float
     """Messages a second that Redis sends to workers, in one cluster."""
     shards: int
     cells: int
-    """Clusters of nodes, each with a Redis of its own, so that messages stay within one shard's means."""
+    """Clusters of nodes, each with a Redis of its own, so that one shard can do what is not divided."""
 
 
 def read_costs(folder: Path = RESULTS) -> GatewayCosts:
@@ -127,7 +130,9 @@ def deploy(streams: int, traffic: Traffic, costs: GatewayCosts, store: StoreCost
     requests = streams / traffic.stream_seconds
     events = streams * traffic.events_per_second
     event_us = (1 - traffic.converted) * costs.event_us + traffic.converted * costs.converted_event_us
-    client_us = requests * _store_calls(traffic) * store.client_us
+    changes = requests * (traffic.state_changes + traffic.first_reads)
+    limited = requests * traffic.limited
+    client_us = changes * store.change.client_us + limited * store.limits.client_us
     cpu = events * event_us + requests * (costs.request_us + traffic.body_kb * costs.body_kb_us) + client_us
     cores = cpu / 1e6 / traffic.busy
     streams_gb = streams * (costs.stream_kb + traffic.body_kb) / 1e6
@@ -136,11 +141,13 @@ def deploy(streams: int, traffic: Traffic, costs: GatewayCosts, store: StoreCost
     nodes = max(1, math.ceil(max(cores / traffic.cores, by_memory)))
     # One more node than needed, so that one can be away.
     nodes += 1
-    calls = requests * _store_calls(traffic)
     cells = _cells(nodes, requests, traffic, store)
     invalidations = requests / cells * traffic.state_changes * nodes / cells * traffic.cores
-    # Calls are divided among the shards of a cluster; every message passes through each of them.
+    # Changes are divided among the shards of a cluster; every message passes through each of them, and the
+    # limits of all clients are on one.
     left_us = traffic.store_busy * 1e6 - invalidations * store.message_us
+    first_us = left_us - limited / cells * store.limits.server_us
+    others_us = max(0.0, changes / cells * store.change.server_us - first_us)
     return Deployment(
         streams=streams,
         requests=requests,
@@ -148,27 +155,23 @@ def deploy(streams: int, traffic: Traffic, costs: GatewayCosts, store: StoreCost
         nodes=nodes,
         memory_gb=streams_gb + nodes * workers_gb,
         gigabits=2 * 8 * (events * traffic.event_bytes + requests * traffic.body_kb * 1e3) / 1e9,
-        store_calls=calls,
+        store_calls=changes + _STEPS * limited,
         invalidations=invalidations,
-        shards=cells * max(1, math.ceil(calls / cells * store.server_us / left_us)),
+        shards=cells * (1 + math.ceil(others_us / left_us)),
         cells=cells,
     )
 
 
-def _store_calls(traffic: Traffic) -> float:
-    """Return the calls of the store that a request makes on average."""
-    return 2 * traffic.limited + traffic.state_changes + traffic.first_reads
-
-
 def _cells(nodes: int, requests: float, traffic: Traffic, store: StoreCosts) -> int:
-    """Return the fewest clusters in which the messages take at most a quarter of one Redis thread.
+    """Return the fewest clusters in which messages, and limits, each take at most half of what a shard may.
 
     Messages grow with changes times workers, so they are quartered when the fleet is halved; a Redis Cluster
-    does not help, because every shard passes every message on.
+    does not help, because every shard passes every message on, and all limits are on one shard.
     """
-    most = traffic.store_busy / 2 * 1e6 / store.message_us
-    total = requests * traffic.state_changes * nodes * traffic.cores
-    return max(1, math.ceil(math.sqrt(total / most)))
+    most_us = traffic.store_busy / 2 * 1e6
+    messages_us = requests * traffic.state_changes * nodes * traffic.cores * store.message_us
+    limits_us = requests * traffic.limited * store.limits.server_us
+    return max(1, math.ceil(math.sqrt(messages_us / most_us)), math.ceil(limits_us / most_us))
 
 
 def _figure(value: float) -> str:
@@ -200,8 +203,18 @@ def _cost_rows(costs: GatewayCosts, store: StoreCosts) -> list[list[str]]:
         ["a kilobyte of body", f"{costs.body_kb_us:.2f} µs", "B4 − n16, of 500 KB"],
         ["an open stream", f"{costs.stream_kb:.0f} KB", "1 000 open streams"],
         ["a worker", f"{costs.worker_mb:.0f} MB", "idle"],
-        ["a store call, at the gateway", f"{store.client_us:.0f} µs", "a change of a session, 16 at a time"],
-        ["a store call, at Redis", f"{store.server_us:.0f} µs", "the same, with its message"],
+        [
+            "a change of state, at the gateway",
+            f"{store.change.client_us:.0f} µs",
+            "a session is changed, 16 at a time",
+        ],
+        ["a change of state, at Redis", f"{store.change.server_us:.0f} µs", "the same, with its message"],
+        [
+            "limits of a request, at the gateway",
+            f"{store.limits.client_us:.0f} µs",
+            "two steps in three limits, 16 at a time",
+        ],
+        ["limits of a request, at Redis", f"{store.limits.server_us:.0f} µs", "the same"],
         [
             "a message to one worker, at Redis",
             f"{store.message_us:.2f} µs",

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,10 @@ from typing import Any
 from bench.accounting import cpu_seconds
 from bench.peers import system_redis
 from bench.ports import free_port
+from routecodex.accounting.counters import LimitReservation
+from routecodex.accounting.limits import Limit, make_limits
+from routecodex.accounting.stored_counters import StoredCounters
+from routecodex.config import LimitConfig
 from routecodex.stores.store import Store
 
 _WRITERS = 16
@@ -24,17 +28,27 @@ _CALLS = 320 * _WRITERS
 _PATIENCE = 10.0
 _PUBLICATIONS = 1_000
 _SUBSCRIBERS = 50
+# Never reached; the same as those of the cell redisbudget16.
+_LIMITS = ("$1M/month", "1000M requests/60s", "1000000M tokens/60s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallCosts:
+    """Microseconds of CPU time of a call or several, at their sender and at Redis."""
+
+    client_us: float
+    server_us: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCosts:
-    """Microseconds of CPU time: a change at the client and at Redis, a message to one subscriber at Redis.
+    """Costs of a change of a session, of the limits of a request, of a message to one subscriber at Redis.
 
-    The changes are those of sessions, by sixteen requests at a time.
+    Sixteen requests at a time. Each has three limits, and takes a step to reserve and one to settle.
     """
 
-    client_us: float
-    server_us: float
+    change: CallCosts
+    limits: CallCosts
     message_us: float
 
 
@@ -76,15 +90,33 @@ async def _measure(port: int, server: int) -> StoreCosts:
     await reachable(client)
     address = parse_redis_url(f"redis://127.0.0.1:{port}")
     store = RedisStore(RedisOptions(address=address, timeout=_PATIENCE))
-    await _change(store, 0)
-    server_before, own_before = cpu_seconds([server]), own_cpu()
-    await asyncio.gather(*(_change(store, number) for number in range(_WRITERS)))
-    server_us = (cpu_seconds([server]) - server_before) / _CALLS * 1e6
-    client_us = (own_cpu() - own_before) / _CALLS * 1e6
+    counters = StoredCounters(store, store.groups, node=lambda: "bench", works=lambda: True)
+    limits = make_limits("client:bench", [LimitConfig(limit=text) for text in _LIMITS], concurrent=None)
+    change = await _cost(lambda writer: _change(store, writer), server)
+    limited = await _cost(lambda _: _count(counters, limits), server)
+    await counters.flush()
+    counters.close()
     await store.close()
     message_us = await _message_us(client, port, server)
     await client.aclose()
-    return StoreCosts(client_us=client_us, server_us=server_us, message_us=message_us)
+    return StoreCosts(change=change, limits=limited, message_us=message_us)
+
+
+async def _cost(write: Callable[[int], Awaitable[None]], server: int) -> CallCosts:
+    """Return what one of the `_CALLS` of all writers costs."""
+    await write(0)
+    server_before, own_before = cpu_seconds([server]), own_cpu()
+    await asyncio.gather(*(write(number) for number in range(_WRITERS)))
+    server_seconds, own_seconds = cpu_seconds([server]) - server_before, own_cpu() - own_before
+    return CallCosts(client_us=own_seconds / _CALLS * 1e6, server_us=server_seconds / _CALLS * 1e6)
+
+
+async def _count(counters: StoredCounters, limits: Sequence[Limit]) -> None:
+    """Reserve and settle, one request after the other."""
+    for _ in range(_CALLS // _WRITERS):
+        reserved = await counters.reserve(limits, [1] * len(limits), 0)
+        assert isinstance(reserved, LimitReservation)
+        counters.settle(reserved, [1] * len(limits), 0)
 
 
 async def _change(store: Store, writer: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.capacity import GatewayCosts, NoFigures, Traffic, deploy, read_costs
 from bench.report import Machine
-from bench.store_costs import StoreCosts, measure_store
+from bench.store_costs import CallCosts, StoreCosts, measure_store
 
 COSTS = GatewayCosts(
     machine=Machine("2026-01-01", "a processor", 2, "3.11"),
@@ -20,7 +20,11 @@ COSTS = GatewayCosts(
     stream_kb=40.0,
     worker_mb=50.0,
 )
-STORE = StoreCosts(client_us=80.0, server_us=30.0, message_us=2.0)
+STORE = StoreCosts(
+    change=CallCosts(client_us=80.0, server_us=30.0),
+    limits=CallCosts(client_us=200.0, server_us=80.0),
+    message_us=2.0,
+)
 
 
 def test_ten_thousand_times_the_streams_need_ten_thousand_times_the_cores() -> None:
@@ -52,8 +56,11 @@ def test_a_large_fleet_is_divided_so_that_messages_do_not_fill_a_shard() -> None
 def test_no_shard_is_busier_than_allowed_though_each_passes_every_message_on(changes: float) -> None:
     traffic = Traffic(state_changes=changes)
     large = deploy(1_000_000, traffic, COSTS, STORE)
-    calls_us = large.store_calls * STORE.server_us / large.shards
-    assert calls_us + large.invalidations * STORE.message_us <= traffic.store_busy * 1e6
+    allowed_us, messages_us = traffic.store_busy * 1e6, large.invalidations * STORE.message_us
+    limits_us = large.requests * traffic.limited * STORE.limits.server_us
+    changes_us = large.requests * (traffic.state_changes + traffic.first_reads) * STORE.change.server_us
+    assert limits_us / large.cells + messages_us <= allowed_us
+    assert (limits_us + changes_us) / large.shards + messages_us <= allowed_us
 
 
 @pytest.mark.parametrize("streams", [1, 1_000_000])
@@ -86,6 +93,7 @@ def test_a_missing_run_is_named(tmp_path: Path) -> None:
 
 def test_the_cost_of_redis_is_measured_at_a_real_server() -> None:
     costs = measure_store()
-    assert costs.client_us > 0
-    assert costs.server_us > 0
+    for one in (costs.change, costs.limits):
+        assert one.client_us > 0
+        assert one.server_us > 0
     assert costs.message_us > 0
