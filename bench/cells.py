@@ -101,6 +101,7 @@ CELLS = {
         Cell("sbudget16", "the same, stream, 16 connections", 16, stream=True, setup="budget"),
         Cell("redis16", "state in Redis, 16 connections", 16, setup="redis"),
         Cell("redisbudget16", "a client with three limits in Redis, 16 connections", 16, setup="redisbudget"),
+        Cell("redisclients16", "any of 100 such clients, 16 connections", 16, setup="redisclients"),
         Cell("filesticky16", "each request sets a sticky target, 16 connections", 16, setup="filesticky"),
         Cell("redissticky16", "the same with state in Redis, 16 connections", 16, setup="redissticky"),
         Cell("clock16", "clock with time tag, stream, 16 connections", 16, stream=True, setup="clock"),
@@ -109,7 +110,7 @@ CELLS = {
 OF_FEATURES = (
     *("sticky16", "known16", "armed16", "follow16", "clock16"),
     *("off16", "soff16", "keys16", "budget16", "sbudget16"),
-    *("redis16", "redisbudget16", "filesticky16", "redissticky16"),
+    *("redis16", "redisbudget16", "redisclients16", "filesticky16", "redissticky16"),
 )
 FULL = ("n1", "n16", "n64", "s16", "s64", "m16", "p64", "B4", "2MB", "a16", "A16", "r16", *OF_FEATURES)
 QUICK = ("n1", "n16", "s16", "m16", "p64", "B4", "a16", "A16", "r16", "off16", "keys16", "budget16")

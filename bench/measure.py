@@ -130,7 +130,7 @@ def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, moc
         warmup=settings.warmup,
         needle=cell.needle,
         core=settings.load_core,
-        sessions=SETUPS[cell.setup].sessions,
+        sessions=SETUPS[cell.setup].numbers,
         rate=settings.rate,
     )
     others = (mock_pid, load.pid, os.getpid())

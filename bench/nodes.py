@@ -29,7 +29,7 @@ from bench.processes import Running, running, started
 from bench.setups import SETUPS
 from bench.systems import Ours, Place, redis_beside
 
-TRAFFIC = ("redis16", "redissticky16", "redisbudget16")
+TRAFFIC = ("redis16", "redissticky16", "redisclients16")
 COUNTS = (1, 3)
 DEFAULT_ROUNDS, DEFAULT_SECONDS, WARMUP = 3, 2.0, 0.5
 # Work of three nodes, relative to one, for the same CPU time of each.
@@ -104,7 +104,7 @@ def _load(gateway: Running, cell: Cell, count: int, seconds: float) -> LoadRun:
         seconds=seconds,
         warmup=WARMUP,
         needle=cell.needle,
-        sessions=SETUPS[cell.setup].sessions,
+        sessions=SETUPS[cell.setup].numbers,
     )
 
 

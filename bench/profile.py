@@ -68,7 +68,7 @@ def _loaded(gateway: Running, cell: Cell, *, settings: Settings, spare: float) -
         warmup=settings.warmup,
         needle=cell.needle,
         core=settings.load_core,
-        sessions=SETUPS[cell.setup].sessions,
+        sessions=SETUPS[cell.setup].numbers,
     )
 
 

@@ -23,7 +23,7 @@ DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Number of sessions, the state of each, and further settings.
+    """Number of sessions, the state of each, and further settings; or the number of clients with limits.
 
     `settings` are lines for the table `[server_tools.clock]`, the last of the configuration, or more tables.
     `last_words` end the request. Sessions that are not `met` are new to the gateway. With `redis` the state
@@ -36,11 +36,29 @@ class Setup:
     last_words: str = ""
     met: bool = True
     redis: bool = False
+    clients: int = 0
+
+    @property
+    def numbers(self) -> int:
+        """Sessions or clients, one of which each request belongs to; 0 if all are the same."""
+        return self.sessions or self.clients
 
     @property
     def headers(self) -> dict[str, str]:
-        """Header of the session; the load generator inserts its number."""
+        """Header of the session or the client; the load generator inserts its number."""
+        if self.clients:
+            return {"Authorization": f"Bearer {client_key('#' * DIGITS)}"}
         return {"x-session-id": session_id("#" * DIGITS)} if self.sessions else {}
+
+
+def session_id(number: str) -> str:
+    """Return the id of a session, as clients send it."""
+    return f"bench-{number}"
+
+
+def client_key(number: str) -> str:
+    """Return the key of one of many clients."""
+    return f"sk-bench-{number}"
 
 
 STICKY = SessionState(sticky="mock.gpt-mock")
@@ -50,6 +68,12 @@ ARMED = SessionState(stop_message=StopMessageState(text=CALL_A_TOOL, max_repeats
 CLIENT = f'[clients.bench]\nkey = "{CLIENT_KEY}"\n'
 # Limits that are never reached: money by the calendar, requests and tokens in a rolling window.
 LIMITS = 'limits = ["$1M/month", "1000M requests/60s", "1000000M tokens/60s"]\n'
+
+MANY_CLIENTS = 100
+_CLIENTS = "".join(
+    f'[clients.bench-{number}]\nkey = "{client_key(f"{number:0{DIGITS}}")}"\n{LIMITS}'
+    for number in range(MANY_CLIENTS)
+)
 
 # Every request sets a sticky target, nearly always in a new session: one write of the store.
 SET_STICKY = "<**!mock.gpt-mock**> go on"
@@ -65,15 +89,11 @@ SETUPS = {
     "armed": Setup(sessions=100, state=ARMED),
     "redis": Setup(redis=True),
     "redisbudget": Setup(settings=CLIENT + LIMITS, redis=True),
+    "redisclients": Setup(clients=MANY_CLIENTS, settings=_CLIENTS, redis=True),
     "filesticky": Setup(sessions=MANY, last_words=SET_STICKY, met=False),
     "redissticky": Setup(sessions=MANY, last_words=SET_STICKY, met=False, redis=True),
     "clock": Setup(sessions=100, settings='enabled = true\ntime_tag = "always"\n'),
 }
-
-
-def session_id(number: str) -> str:
-    """Return the id of a session, as clients send it."""
-    return f"bench-{number}"
 
 
 def write_sessions(setup: Setup, session_dir: Path) -> None:

@@ -55,7 +55,7 @@ async def load(gateway: Running, cell: Cell, *, most: int) -> None:
         warmup=0,
         needle=cell.needle,
         most=most,
-        sessions=SETUPS[cell.setup].sessions,
+        sessions=SETUPS[cell.setup].numbers,
     )
     await asyncio.to_thread(run.measuring)
     seen = await asyncio.to_thread(run.result)
@@ -99,7 +99,9 @@ async def test_stop_message_follows_up_once_unless_a_tool_call_ends_the_turn(
     assert [state.stop_message and state.stop_message.used for state in found] == [used, used]
 
 
-@pytest.mark.parametrize(("name", "limits"), [("keys16", 0), ("budget16", 3), ("sbudget16", 3)])
+@pytest.mark.parametrize(
+    ("name", "limits"), [("keys16", 0), ("budget16", 3), ("sbudget16", 3), ("redisbudget16", 3)]
+)
 async def test_requests_are_those_of_a_client_with_its_limits(name: str, limits: int, tmp_path: Path) -> None:
     async with gateway_for(CELLS[name], tmp_path) as (gateway, _):
         await load(gateway, CELLS[name], most=3)
@@ -112,6 +114,13 @@ async def test_requests_are_those_of_a_client_with_its_limits(name: str, limits:
     assert [row["client"] for row in logged(tmp_path)[:3]] == ["bench"] * 3
     shown = {"x-routecodex-budget", "x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"}
     assert len(shown & answer.headers.keys()) == limits
+
+
+async def test_requests_of_many_clients_count_in_the_limits_of_each(tmp_path: Path) -> None:
+    cell = CELLS["redisclients16"]
+    async with gateway_for(cell, tmp_path) as (gateway, _):
+        await load(gateway, cell, most=3)
+    assert [row["client"] for row in logged(tmp_path)[:3]] == ["bench-0", "bench-1", "bench-2"]
 
 
 @pytest.mark.parametrize("name", ["filesticky16", "redissticky16"])
