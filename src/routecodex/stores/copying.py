@@ -9,6 +9,13 @@ from routecodex.stores.store import Conflict, DamagedValue, Store, StoreError
 
 LEFT_OUT = frozenset({"servers", "health.probes", "console"})
 """Spaces that belong to running processes: the registry, leases, logins."""
+SPACES = frozenset(
+    {
+        *("budgets", "client-use", "clients", "clock", "health", "makers", "models", "pairs", "responses"),
+        *("responses.items", "server", "sessions", "thoughts", "tools", "vision"),
+    }
+)
+"""Spaces of a gateway that are copied. One that has no values yet is not in the store."""
 
 
 class KeyExists(Exception):
@@ -60,7 +67,7 @@ async def copy_store(
     """
     await target.spaces()
     found = sorted(set(await source.spaces()) - LEFT_OUT)
-    missing = sorted(set(spaces or ()) - set(found))
+    missing = sorted(set(spaces or ()) - set(found) - SPACES)
     if missing:
         raise UnknownSpaces(missing, found)
     keys = {space: await source.keys(space) for space in found if spaces is None or space in spaces}
