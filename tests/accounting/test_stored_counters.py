@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from routecodex.accounting.stored_counters import SPACE, StoredCounters
 from routecodex.accounting.windows import MICROS
 from routecodex.config import LimitConfig
 from routecodex.stores.monitored import MonitoredStore
+from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.nodes import eventually, open_node
 
@@ -41,6 +44,7 @@ class Process:
     """The counters of one process, on a store of its own."""
 
     def __init__(self, server: RedisServer, node: str, *, timeout: float = 5.0) -> None:
+        self.node = node
         self.store = MonitoredStore(open_node(server.url, timeout=timeout))
         assert self.store.groups is not None
         self.counters = StoredCounters(
@@ -220,6 +224,38 @@ async def test_what_redis_has_lost_is_added_again_from_the_ledger(tmp_path: Any)
     finally:
         await one.close()
         server.kill()
+
+
+async def test_nodes_add_at_once_what_redis_has_lost_of_limits_that_they_know(tmp_path: Any) -> None:
+    server = RedisServer(tmp_path / "redis")
+    made, rows = [Process(server, f"gw-{number}") for number in range(3)], limits("100 tokens/24h")
+    try:
+        for one in made:
+            await one.settle(await one.reserve(rows, 5), 5)
+            one.counters.beat()
+            await one.counters.flush()
+            one.counters.past_use = lambda limit, since: [(int(time.time() * MICROS), 5)]
+        server.kill()
+        server.start()
+        for one in made:
+            await eventually(partial(has_added, one))
+        await made[0].counters.refresh()
+        assert [row.used for row in made[0].counters.figures(rows, 0)] == [15]
+    finally:
+        for one in made:
+            await one.close()
+        server.kill()
+
+
+async def has_added(process: Process) -> bool:
+    """Let the process show that it is alive; return whether the store has its node."""
+    with contextlib.suppress(CountersUnavailable):
+        process.counters.beat()
+    await process.counters.flush()
+    with contextlib.suppress(StoreError):
+        for _, stored in await process.store.read_all(SPACE, most=10):
+            return process.node in msgspec.json.decode(stored.value)["nodes"]
+    return False
 
 
 async def can_reserve(process: Process, rows: tuple[Limit, ...]) -> bool:

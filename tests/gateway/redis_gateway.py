@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -47,9 +48,10 @@ def hello(request: Request) -> UpstreamAnswer:
 
 @contextlib.asynccontextmanager
 async def node(
-    up: Upstream, server: RedisServer, *, number: int = 0, **settings: Any
+    up: Upstream, server: RedisServer, *, number: int = 0, homes: Path | None = None, **settings: Any
 ) -> AsyncIterator[Running]:
-    async with serving(config(up, server, number=number, **settings)) as running:
+    home = None if homes is None else homes / f"gw-{number}"
+    async with serving(config(up, server, number=number, **settings), home=home) as running:
         yield running
 
 
@@ -57,7 +59,7 @@ async def node(
 async def cluster(
     server: RedisServer, count: int, *, reply: Reply = hello, **settings: Any
 ) -> AsyncIterator[tuple[Upstream, list[Running]]]:
-    """Run gateways that share the store, each a node of its own, with these settings of `config`."""
+    """Run gateways that share the store, each a node of its own, with these settings of `node`."""
     async with contextlib.AsyncExitStack() as stack:
         up = await stack.enter_async_context(Upstream(reply))
         nodes = [

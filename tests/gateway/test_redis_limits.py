@@ -50,10 +50,29 @@ async def test_each_node_shows_at_once_what_others_have_counted(server: RedisSer
             assert await used(two) == count
 
 
+async def test_a_limit_that_is_used_up_stays_so_when_redis_comes_back_empty(tmp_path: Path) -> None:
+    server, more = RedisServer(tmp_path / "redis"), LIMITED.format(limit="7 requests/day")
+    try:
+        async with cluster(server, 2, more=more, homes=tmp_path) as (up, nodes):
+            for count in range(1, 8):
+                assert (await ask(nodes[count % 2], key="key-laptop")).status == 200
+                await eventually(partial(counted, nodes[0], count))
+            with server.killed():
+                for one in nodes:
+                    await eventually(partial(has_status, one, "degraded"))
+            for one in nodes:
+                await eventually(partial(has_status, one, "ok"))
+            await eventually(partial(counted, nodes[0], 7))
+            assert [(await ask(one, key="key-laptop")).status for one in nodes] == [429, 429]
+            assert len(up.requests) == 7
+    finally:
+        server.kill()
+
+
 async def used(running: Running) -> int:
     answer = await call(running.port, "/admin/clients/laptop", method="GET", headers=OPERATOR)
     [limit] = answer.json["client"]["limits"]
-    return int(limit["used"])
+    return int(limit["used"] or 0)
 
 
 async def counted(running: Running, count: int) -> bool:

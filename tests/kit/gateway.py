@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from routecodex.config import loads
 from routecodex.protocols.dialect import Dialect
@@ -38,8 +39,13 @@ def provider(name: str, protocol: str, upstream: Upstream, *, more: str = "") ->
 
 
 @contextlib.asynccontextmanager
-async def serving(text: str, *, environ: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
-    """Run a gateway with this configuration; by default state is in memory and only errors are logged."""
+async def serving(
+    text: str, *, environ: Mapping[str, str] | None = None, home: Path | None = None
+) -> AsyncIterator[Running]:
+    """Run a gateway with this configuration; by default state is in memory and only errors are logged.
+
+    The usage ledger is below `home`; without, there is none.
+    """
     head = ""
     if "[store]" not in text:
         head += '[store]\nurl = "memory:"\n'
@@ -48,7 +54,7 @@ async def serving(text: str, *, environ: Mapping[str, str] | None = None) -> Asy
     config = loads(
         head + text, source="test.toml", environ=environ or {}, presets=PRESETS, dialect_type=Dialect
     )
-    service = Service(config)
+    service = Service(config, home=home)
     _, port = await service.start()
     try:
         yield Running(port, service)

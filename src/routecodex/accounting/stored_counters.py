@@ -117,6 +117,8 @@ class StoredCounters:
         self._renewed: dict[int, int] = {}
         self._last_read: tuple[str, int] | None = None
         """Data of the store, and generation of the space, that were read last; None before the first time."""
+        self._data = ""
+        """Name of the data in the store; another one when they were lost."""
         self._asked_ms = 0
         """Time of the last query for figures: they are kept up to date while somebody looks."""
         self._unsent: deque[tuple[Sequence[Limit], list[int], list[int], str]] = deque(maxlen=_MOST_UNSENT)
@@ -248,6 +250,7 @@ class StoredCounters:
 
     async def _beat(self) -> None:
         self._send()
+        await self._add_lost()
         now_ms = self._now_ms()
         due = [
             self._limits[digest]
@@ -258,6 +261,15 @@ class StoredCounters:
             await self._step([limit], self._renew)
         if self._last_read is None or now_ms - self._asked_ms < _ASKED_MS:
             await self._read_all()
+
+    async def _add_lost(self) -> None:
+        """Add what the ledger knows of the limits in use, if the store has lost its data."""
+        data = self._store.uptime().start
+        if data == self._data or not data:
+            return
+        for limit in list(self._limits.values()) if self._data else ():
+            await self._step([limit], self._renew)
+        self._data = data
 
     async def refresh(self) -> None:
         """Read the state of all limits, if any has changed; in an outage it stays as it was."""
