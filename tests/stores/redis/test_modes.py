@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,28 @@ async def test_tls_checks_the_certificate_and_presents_one(tmp_path: Path, autho
         for store in (one, two, stranger, nobody, trusting):
             await store.close()
     finally:
+        server.kill()
+
+
+async def test_a_frozen_server_with_tls_is_used_again_when_it_goes_on(
+    tmp_path: Path, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections with TLS that are closed wait for a goodbye, which a frozen server does not send."""
+    caplog.set_level(logging.DEBUG, "routecodex.stores")
+    server = tls_server(tmp_path, "--tls-auth-clients", "no")
+    one = open_node(f"rediss://127.0.0.1:{server.tls_port}", timeout=0.3, ca_file=str(tmp_path / "ca.pem"))
+    states: list[str] = []
+    one.judge(lambda status, reason: states.append(status))
+    try:
+        await one.get("sessions", "s-1")
+        # A list of spaces needs a connection of its own: the others are idle when a call is late.
+        await asyncio.gather(one.get("sessions", "s-1"), one.spaces(), one.spaces())
+        with server.frozen():
+            await eventually(lambda: "is still down" in caplog.text)
+        await eventually(lambda: is_up(one))
+        assert states == ["down", "up"]
+    finally:
+        await one.close()
         server.kill()
 
 

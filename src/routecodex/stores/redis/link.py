@@ -8,6 +8,7 @@ was stopped, or very busy) is sent once more too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -272,10 +273,12 @@ class RedisLink:
     async def _drop_idle_connections(self) -> None:
         """Close connections that the outage may have left half open: each would delay one call."""
         client = self._client
-        if isinstance(client, RedisCluster):
-            await client.aclose()
-        else:
-            await client.connection_pool.disconnect(inuse_connections=False)
+        # TLS says goodbye, and a server that is frozen or cut off does not answer it.
+        with contextlib.suppress(RedisError, OSError):
+            if isinstance(client, RedisCluster):
+                await client.aclose()
+            else:
+                await client.connection_pool.disconnect(inuse_connections=False)
 
     async def _evaluate(self, script: LuaScript, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
