@@ -8,7 +8,7 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
-from tests.kit.stream_server import StreamServer
 from tests.kit.wires import ServerNamespace, Wire, missing_for_wires
+from tests.stores.redis.losing_proxy import LosingProxy
 from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
 
 TIMEOUT = 0.3
@@ -85,131 +85,6 @@ async def test_a_write_that_a_frozen_server_received_is_not_carried_out_later(
     server.thaw()
     await eventually(lambda: is_up(store))
     assert await value_of(store, "sessions", "count") == b"7"
-
-
-class LosingProxy:
-    """Passes bytes to the server, and drops its answers while `is_losing`."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self.is_losing = False
-        self.is_cut = False
-        """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
-        self._server = StreamServer(self._serve)
-        self.is_holding = False
-        """What is sent to the server now arrives only with `release`, as after a loss of packets."""
-        self._released = asyncio.Event()
-        self._held: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> LosingProxy:
-        await self._server.start()
-        return self
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self._server.port}"
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream, out = await asyncio.open_connection("127.0.0.1", self._target)
-        try:
-            await asyncio.gather(self._pump(reader, out), self._pump(upstream, writer, answers=True))
-        finally:
-            out.close()
-
-    async def release(self) -> None:
-        """Let everything arrive that was held, and wait until it has, and its connections have ended."""
-        self._released.set()
-        await asyncio.wait(self._held)
-
-    async def _pump(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool = False
-    ) -> None:
-        try:
-            while data := await source.read(65536):
-                if self.is_holding and not answers:
-                    task = asyncio.current_task()
-                    assert task is not None
-                    self._held.add(task)
-                    await self._released.wait()
-                if not self.is_cut and not (answers and self.is_losing):
-                    target.write(data)
-                    await target.drain()
-        except OSError:
-            return
-        finally:
-            target.close()
-
-
-@pytest.mark.parametrize("before", [None, b"7"])
-@pytest.mark.parametrize("how", ["update", "put", "delete"])
-async def test_a_write_whose_answer_was_lost_is_undone(
-    server: RedisServer, before: bytes | None, how: str
-) -> None:
-    with server.client() as redis:
-        async with LosingProxy(server.port) as proxy:
-            one = open_node(proxy.url, timeout=TIMEOUT)
-            await one.put("health", "other", b"1")
-            if before is not None:
-                await one.put("health", "count", before, ttl=1000)
-            assert await value_of(one, "health", "count") == before
-            generation: Any = redis.get("routecodex:{health.0}:g")
-            proxy.is_losing = True
-            calls: dict[str, Callable[[], Awaitable[object]]] = {
-                "update": lambda: one.update("health", "count", add_one),
-                "put": lambda: one.put("health", "count", b"99"),
-                "delete": lambda: one.delete("health", "count"),
-            }
-            with pytest.raises(StoreError):
-                await calls[how]()
-            if before is not None or how != "delete":
-                assert redis.get("routecodex:{health.0}:g") != generation
-            proxy.is_losing = False
-            await eventually(lambda: is_up(one))
-            stored = await one.get("health", "count")
-            assert (None if stored is None else stored.value) == before
-            if stored is not None:
-                assert stored.expires is not None
-            await one.close()
-
-
-async def test_a_lost_write_that_others_have_written_over_stays(server: RedisServer) -> None:
-    async with LosingProxy(server.port) as proxy, nodes(server.url, 1) as (other,):
-        one = open_node(proxy.url, timeout=TIMEOUT)
-        await one.put("health", "count", b"1")
-        proxy.is_losing = True
-        with pytest.raises(StoreError):
-            await one.update("health", "count", add_one)
-        assert await other.update("health", "count", add_one) == b"3"
-        proxy.is_losing = False
-        await eventually(lambda: is_up(one))
-        assert await value_of(one, "health", "count") == b"3"
-        await one.close()
-
-
-async def test_a_write_that_arrives_after_its_undoing_is_not_carried_out(server: RedisServer) -> None:
-    """The circuit opens for all calls at once: some have time left until their deadline."""
-    async with LosingProxy(server.port) as proxy:
-        one = open_node(proxy.url, timeout=3 * TIMEOUT)
-        await one.put("health", "count", b"7")
-        await asyncio.gather(*(one.get("health", f"other-{number}") for number in range(4)))
-        proxy.is_holding = True
-        first = asyncio.ensure_future(one.get("health", "other"))
-        await asyncio.sleep(2 * TIMEOUT)
-        writes = [one.update("health", "count", add_one), one.put("health", "new", b"1")]
-        results = await asyncio.gather(first, *writes, return_exceptions=True)
-        assert [type(result).__mro__[1] for result in results] == [StoreError] * 3
-        proxy.is_holding = False
-        await eventually(lambda: is_up(one))
-        await proxy.release()
-        assert await value_of(one, "health", "count") == b"7"
-        assert await value_of(one, "health", "new") is None
-        # The keys can be written as always.
-        assert await one.update("health", "count", add_one) == b"8"
-        assert await one.update("health", "new", add_one) == b"1"
-        await one.close()
 
 
 class CutProxy:
