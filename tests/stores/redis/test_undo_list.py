@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from routecodex.stores.redis import undo_list
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.losing_proxy import LosingProxy
@@ -54,6 +55,22 @@ async def test_a_write_whose_answer_was_lost_is_undone(
             if stored is not None:
                 assert stored.expires is not None
             await one.close()
+
+
+async def test_a_lost_write_is_undone_however_many_were_refused_after_it(server: RedisServer) -> None:
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url, timeout=TIMEOUT)
+        await one.put("health", "count", b"7")
+        proxy.is_losing = True
+        with pytest.raises(StoreError):
+            await one.update("health", "count", add_one)
+        for number in range(undo_list.MOST):
+            with pytest.raises(StoreError, match="the Redis store is down"):
+                await one.put("responses", f"r-{number}", b"1")
+        proxy.is_losing = False
+        await eventually(lambda: is_up(one))
+        assert await value_of(one, "health", "count") == b"7"
+        await one.close()
 
 
 async def test_a_lost_write_that_others_have_written_over_stays(server: RedisServer) -> None:

@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from routecodex.stores.redis.failures import StoreGone, WritesRefused
+from routecodex.stores.redis.failures import CallNotSent, WritesRefused
 from routecodex.stores.store import Availability, StoreError
 
 _FIRST_PAUSE = 0.05
@@ -52,9 +52,9 @@ class Circuit:
     def check(self, *, writes: bool) -> None:
         """Raise StoreError for a call that would not succeed."""
         if self._closed:
-            raise StoreGone("the Redis store is closed")
+            raise CallNotSent("the Redis store is closed")
         if self.status == "down":
-            raise StoreGone(f"the Redis store is down: {self._reason}")
+            raise CallNotSent(f"the Redis store is down: {self._reason}")
         if writes and self.status == "read_only":
             raise WritesRefused(f"the Redis store takes no writes: {self._reason}")
 

@@ -27,6 +27,10 @@ class StoreGone(StoreError):
     """The store could not be reached in time; whether a write was carried out is not known."""
 
 
+class CallNotSent(StoreGone):
+    """The store was known to be gone, so that the call was not sent: nothing was changed."""
+
+
 class ReplicasBehind(StoreGone):
     """Too few replicas have a write in time; a failover now might lose it, so it is undone."""
 

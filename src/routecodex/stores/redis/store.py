@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from routecodex.stores.redis import listing
 from routecodex.stores.redis.change_watch import ChangeWatch
-from routecodex.stores.redis.failures import StoreGone
+from routecodex.stores.redis.failures import CallNotSent, StoreGone
 from routecodex.stores.redis.groups import RedisGroups
 from routecodex.stores.redis.inspection import described, server_facts
 from routecodex.stores.redis.kept_values import KeptValues, KeyLocks
@@ -328,14 +328,22 @@ class RedisStore:
 
     async def _finish(self, write: KeyWrite, id: str, source: FormerValue, former: Stored | None) -> None:
         with contextlib.suppress(StoreError):
-            await self._write_or_undo(write, id, source, former)
+            await self._write_or_undo(write, id, source, former, may_be_sent=True)
 
     async def _write_or_undo(
-        self, write: KeyWrite, id: str, source: FormerValue, former: Stored | None
+        self,
+        write: KeyWrite,
+        id: str,
+        source: FormerValue,
+        former: Stored | None,
+        *,
+        may_be_sent: bool = False,
     ) -> WriteDone | WriteRejected:
         try:
             return await self._send_write(write, id)
-        except StoreGone:
+        except StoreGone as exc:
+            if isinstance(exc, CallNotSent) and not may_be_sent:
+                raise
             # What was sent has this deadline at most.
             until = f"{self._link.deadline_us():.0f}"
             self._undo.add(
