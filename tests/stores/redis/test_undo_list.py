@@ -73,6 +73,22 @@ async def test_a_lost_write_is_undone_however_many_were_refused_after_it(server:
         await one.close()
 
 
+async def test_a_lost_put_that_expects_a_version_is_undone_also_if_the_node_has_not_kept_the_value(
+    server: RedisServer,
+) -> None:
+    large = b'"%b"' % (b"x" * 100_000)
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url, timeout=TIMEOUT)
+        version = await one.put("conversations", "c-1", large)
+        proxy.is_losing = True
+        with pytest.raises(StoreError):
+            await one.put("conversations", "c-1", b"1", expected=version)
+        proxy.is_losing = False
+        await eventually(lambda: is_up(one))
+        assert await value_of(one, "conversations", "c-1") == large
+        await one.close()
+
+
 async def test_a_lost_write_that_others_have_written_over_stays(server: RedisServer) -> None:
     async with LosingProxy(server.port) as proxy, nodes(server.url, 1) as (other,):
         one = open_node(proxy.url, timeout=TIMEOUT)

@@ -5,7 +5,7 @@ proxies and access lists refuse it, and a failover forgets what was loaded.
 
 Keys of a stripe, in this order: `i` (keys by version), `x` (keys by expiry), `s` (sizes: `k<key>` of each
 value, `t` of all), `g` (generation), then the values. A value is a hash: `d` the value, `n` its version, `o`
-ids and versions of the last writes, `x` its expiry in milliseconds, `p` and `q` what a blind write replaced,
+ids and versions of the last writes, `x` its expiry in milliseconds, `p` and `q` what its last write replaced,
 `c` ids and deadlines of writes that were undone before they arrived. A deleted value leaves `n` and `o`
 behind for a minute, so that a write which is sent again is recognised.
 """
@@ -113,7 +113,7 @@ WRITE = _script(
     """
 local value = KEYS[5]
 local channel, place, writer, key, id, deadline = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local expected, ttl, deletes, text = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10]
+local expected, ttl, deletes, keeps, text = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[9] == '2', ARGV[10]
 local now = now_us()
 local old = redis.call('HMGET', value, 'd', 'n', 'o', 'x', 'c')
 local writes = old[3] or ''
@@ -145,16 +145,17 @@ else
   local expires = ttl ~= '' and text_of(math.floor(now / 1000) + tonumber(ttl)) or nil
   write(value, key, text, made, writes, expires)
 end
-if expected == '' and old[1] then
+if (expected == '' or keeps) and old[1] then
   redis.call('HSET', value, 'p', old[1], 'q', old[4] or '')
 end
 return {'ok', made, publish(channel, place, key, made, writer), old[1] and '1' or '0'}
 """,
 )
 """KEYS: the stripe, value. ARGV: channel, place, writer, key, id of the write, deadline in µs, expected
-version (empty: any), ttl in ms (empty: none), '1' to delete, text. Returns `ok` with version (0 if deleted),
-generation and whether there was a value; `done` with the version, if this write was carried out before;
-`differs` with value, version, expiry and generation; or `late` with the server's time."""
+version (empty: any), ttl in ms (empty: none), '1' to delete, '2' to keep what is replaced for an undo (always
+with an empty version), text. Returns `ok` with version (0 if deleted), generation and whether there was a
+value; `done` with the version, if this write was carried out before; `differs` with value, version, expiry
+and generation; or `late` with the server's time."""
 
 WRITE_MANY = _script(
     _SHARED,

@@ -64,13 +64,24 @@ log = logging.getLogger("routecodex.stores")
 
 
 class KeyWrite(Struct, frozen=True):
-    """A write to send; without a value it deletes. `expected` is empty for any version."""
+    """A write to send; without a value it deletes. `expected` is empty for any version.
+
+    The server keeps what is replaced by a write for any version, or by one with `keeps_former`.
+    """
 
     stripe: Stripe
     key: str
     value: bytes | None
     ttl: float | None
     expected: str
+    keeps_former: bool = False
+
+    @property
+    def mode(self) -> str:
+        """The number of the mode that the script knows."""
+        if self.value is None:
+            return "1"
+        return "2" if self.keeps_former else "0"
 
 
 class WriteDone(Struct, frozen=True):
@@ -163,14 +174,15 @@ class RedisStore:
     ) -> int:
         stripe = self._stripe(space, key)
         check_value(value)
-        write = KeyWrite(stripe, key, value, ttl, "" if expected is None else str(expected))
         source: FormerValue = "replaced" if expected is None else "absent"
-        lost = None
+        former = None
         if expected:
             kept = self._kept.get(stripe.value(key))
-            lost = kept if kept is not None and kept.version == expected else None
-            source = "value" if lost is not None else "replaced"
-        result = await self._write(write, source=source, former=lost)
+            former = kept if kept is not None and kept.version == expected else None
+            source = "value" if former is not None else "replaced"
+        wanted = "" if expected is None else str(expected)
+        write = KeyWrite(stripe, key, value, ttl, wanted, keeps_former=source == "replaced")
+        result = await self._write(write, source=source, former=former)
         if isinstance(result, WriteRejected):
             stored = 0 if result.stored is None else result.stored.version
             raise Conflict(
@@ -366,7 +378,7 @@ class RedisStore:
                 f"{self._link.deadline_us():.0f}",
                 write.expected,
                 "" if write.ttl is None else max(1, round(write.ttl * 1000)),
-                "1" if write.value is None else "0",
+                write.mode,
                 write.value or b"",
                 writes=True,
                 replicas=self._link.options.wait_replicas if stripe.space in _WAITED else 0,
