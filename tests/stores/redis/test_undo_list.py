@@ -89,6 +89,20 @@ async def test_a_lost_put_that_expects_a_version_is_undone_also_if_the_node_has_
         await one.close()
 
 
+async def test_of_two_lost_puts_of_a_key_the_one_that_was_written_over_stays(server: RedisServer) -> None:
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url, timeout=TIMEOUT)
+        await one.put("health", "count", b"7")
+        proxy.is_losing = True
+        puts = (one.put("health", "count", value) for value in (b"8", b"9"))
+        results = await asyncio.gather(*puts, return_exceptions=True)
+        assert [isinstance(result, StoreError) for result in results] == [True, True]
+        proxy.is_losing = False
+        await eventually(lambda: is_up(one))
+        assert await value_of(one, "health", "count") == b"8"
+        await one.close()
+
+
 async def test_a_lost_write_that_others_have_written_over_stays(server: RedisServer) -> None:
     async with LosingProxy(server.port) as proxy, nodes(server.url, 1) as (other,):
         one = open_node(proxy.url, timeout=TIMEOUT)

@@ -245,6 +245,9 @@ end
 table.remove(last)
 local writes = table.concat(last, ' ')
 if source == 'replaced' then
+  if old[5] == '?' then
+    return 0
+  end
   text, expires = old[4], old[5]
 end
 local made = text_of(next_version(now, old[2]))
@@ -253,6 +256,10 @@ if source == 'absent' or not text then
   made = '0'
 else
   write(value, key, text, made, writes, expires and expires ~= '' and expires or nil)
+  if #last > 0 then
+    -- What the write before this one replaced was overwritten by this one: it is not known any more.
+    redis.call('HSET', value, 'q', '?')
+  end
 end
 publish(channel, place, key, made, writer)
 return 1
