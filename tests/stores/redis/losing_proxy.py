@@ -15,6 +15,9 @@ class LosingProxy:
         self.is_losing = False
         self.is_cut = False
         """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
+        self.swallows = b""
+        """What is sent to the server in one piece with this is lost."""
+        self.swallowed = 0
         self._server = StreamServer(self._serve)
         self.is_holding = False
         """What is sent to the server now arrives only with `release`, as after a loss of packets."""
@@ -54,6 +57,9 @@ class LosingProxy:
                     assert task is not None
                     self._held.add(task)
                     await self._released.wait()
+                if self.swallows and self.swallows in data:
+                    self.swallowed += 1
+                    continue
                 if not self.is_cut and not (answers and self.is_losing):
                     target.write(data)
                     await target.drain()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from routecodex.stores.redis import undo_list
+from routecodex.stores.redis.scripts import UNDO
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.losing_proxy import LosingProxy
@@ -100,6 +101,42 @@ async def test_of_two_lost_puts_of_a_key_the_one_that_was_written_over_stays(ser
         proxy.is_losing = False
         await eventually(lambda: is_up(one))
         assert await value_of(one, "health", "count") == b"8"
+        await one.close()
+
+
+async def test_a_key_that_is_no_value_any_more_keeps_no_other_write_from_being_undone(
+    server: RedisServer,
+) -> None:
+    with server.client() as redis:
+        async with LosingProxy(server.port) as proxy:
+            one = open_node(proxy.url, timeout=TIMEOUT)
+            await one.put("health", "count", b"7")
+            proxy.is_losing = True
+            writes = (one.update("health", "count", add_one), one.put("health", "later", b"1"))
+            results = await asyncio.gather(*writes, return_exceptions=True)
+            assert [isinstance(result, StoreError) for result in results] == [True, True]
+            redis.set("routecodex:{health.0}:v:later", "a text")
+            proxy.is_losing = False
+            await eventually(lambda: is_up(one))
+            assert await value_of(one, "health", "count") == b"7"
+            assert redis.get("routecodex:{health.0}:v:later") == b"a text"
+            await one.close()
+
+
+async def test_calls_wait_until_the_lost_writes_are_undone(server: RedisServer) -> None:
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url, timeout=TIMEOUT)
+        await one.put("health", "count", b"7")
+        proxy.is_losing = True
+        with pytest.raises(StoreError):
+            await one.update("health", "count", add_one)
+        proxy.swallows = UNDO.sha.encode()
+        proxy.is_losing = False
+        await eventually(lambda: proxy.swallowed > 1)
+        assert not await is_up(one)
+        proxy.swallows = b""
+        await eventually(lambda: is_up(one))
+        assert await value_of(one, "health", "count") == b"7"
         await one.close()
 
 

@@ -15,7 +15,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from msgspec import Struct
 
 from routecodex.stores.redis import listing
 from routecodex.stores.redis.change_watch import ChangeWatch
-from routecodex.stores.redis.failures import CallNotSent, StoreGone
+from routecodex.stores.redis.failures import CallNotSent, StoreGone, WritesRefused
 from routecodex.stores.redis.groups import RedisGroups
 from routecodex.stores.redis.inspection import described, server_facts
 from routecodex.stores.redis.kept_values import KeptValues, KeyLocks
@@ -36,6 +37,7 @@ from routecodex.stores.redis.stamp_table import StampTable
 from routecodex.stores.redis.undo_list import FormerValue, LostWrite, UndoList
 from routecodex.stores.store import (
     Availability,
+    CallRefused,
     Change,
     Conflict,
     DamagedValue,
@@ -362,7 +364,7 @@ class RedisStore:
                 LostWrite(write.stripe, write.key, id, until, source, *self._former_fields(former))
             )
             if not self._link.circuit.is_open:
-                self._start(self._undo_lost())
+                self._start(self._undo_now())
             raise
 
     async def _send_write(self, write: KeyWrite, id: str) -> WriteDone | WriteRejected:
@@ -420,8 +422,14 @@ class RedisStore:
             await self._accept_data()
         self._kept.clear()
         self.groups.forget()
-        await self._undo_lost()
+        refusal: WritesRefused | None = None
+        try:
+            await self._undo_lost(self._link.run_uncircuited)
+        except WritesRefused as exc:
+            refusal = exc
         await self._watch.restart()
+        if refusal is not None:
+            raise refusal
 
     async def _accept_data(self) -> None:
         """Go on with what the server has now: the store is the truth, whatever this process knew."""
@@ -430,19 +438,30 @@ class RedisStore:
         self._table.forget_all()
         log.error("the Redis store lost its data (%s): what was stored before is gone", self.shown)
 
-    async def _undo_lost(self) -> None:
+    async def _undo_now(self) -> None:
+        """Undo what was lost without an outage; a failure is one, after which it is undone."""
+        try:
+            await self._undo_lost(partial(self._link.run, writes=True))
+        except WritesRefused as exc:
+            self._link.circuit.refuse_writes(exc)
+        except StoreError as exc:
+            self._link.circuit.fail(exc)
+
+    async def _undo_lost(self, run: Callable[..., Awaitable[Any]]) -> None:
+        """Undo all lost writes; StoreGone or WritesRefused if that is not possible now."""
         while (write := self._undo.latest()) is not None:
             names = (*write.stripe.lists, write.stripe.value(write.key))
             about = self._about(write.stripe, write.key)
             try:
-                done = await self._link.run_uncircuited(
+                done = await run(
                     UNDO,
                     names,
                     *(*about, write.id, write.source, write.text, write.expires_ms, write.deadline_us),
                 )
-            except StoreError as exc:
-                log.debug("a write of %s is not undone yet: %s", write.stripe.space, exc)
-                return
+            except CallRefused as exc:
+                # Somebody has put another kind of value in its place: there is nothing to undo.
+                log.debug("a write of %s cannot be undone: %s", write.stripe.space, exc)
+                done = False
             self._undo.drop(write)
             if done:
                 log.info("a write of %s/%.80r that had failed was undone", write.stripe.space, write.key)
