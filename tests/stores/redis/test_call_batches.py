@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from routecodex.stores.redis.call_batches import CallBatches, CallLate, pack_command
 from tests.kit.redis_server import RedisServer
-from tests.stores.redis.nodes import eventually
+from tests.stores.redis.nodes import PATIENCE, eventually
 
 MOST = 3
 
@@ -115,6 +116,34 @@ async def test_a_call_is_late_at_its_limit_and_others_are_not(server: RedisServe
     assert [type(one) for one in found] == [CallLate] * 3
     server.thaw()
     assert await batches.call("GET", "k") == b"1"
+    await client.aclose()
+
+
+async def test_a_call_does_not_join_calls_that_are_late_already(server: RedisServer) -> None:
+    """A process that was stopped or busy finds several batches late at once, one of them not sent."""
+    client = Redis(host=server.host, port=server.port, protocol=2, max_connections=4)
+    batches = CallBatches(client, timeout=0.1, most=1)
+    await batches.call("PING")
+    late: list[str] = []
+
+    async def call(name: str) -> None:
+        with pytest.raises(CallLate):
+            await batches.call("PING")
+        late.append(name)
+
+    async def call_twice() -> None:
+        await call("not sent")
+        await call("sent again")
+
+    with server.frozen():
+        under_way = asyncio.ensure_future(call("sent"))
+        await asyncio.sleep(0.01)
+        waiting = asyncio.ensure_future(call_twice())
+        await asyncio.sleep(0.01)
+        time.sleep(0.2)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(under_way, waiting)
+    assert late == ["sent", "not sent", "sent again"]
     await client.aclose()
 
 

@@ -95,7 +95,7 @@ class CallBatches:
         batch = self._next
         if batch is None:
             batch = self._next = _Batch(loop.time() + self._timeout)
-            batch.timer = loop.call_at(batch.limit, batch.end)
+            batch.timer = loop.call_at(batch.limit, self._end, batch)
             loop.call_soon(self._start)
         reply: Reply = loop.create_future()
         batch.add(pack_command(args), reply)
@@ -109,7 +109,15 @@ class CallBatches:
         """End all calls, as if they were late."""
         waiting = () if self._next is None else (self._next,)
         for batch in (*self._under_way, *waiting):
-            batch.end()
+            self._end(batch)
+
+    def _end(self, batch: _Batch) -> None:
+        """End a batch; no later call may join it, because its time is over."""
+        if batch is self._next:
+            self._next = None
+            if batch.timer is not None:
+                batch.timer.cancel()
+        batch.end()
 
     def _start(self) -> None:
         batch = self._next
