@@ -193,6 +193,16 @@ async def test_a_lost_subscription_is_no_outage_and_leaves_nothing_stale(
         assert states == []
 
 
+@pytest.mark.parametrize("message", [b"hello", b"\xff\xfe", b"sessions one 1 1 writer key"])
+async def test_a_message_that_no_gateway_sent_does_not_end_the_subscription(
+    server: RedisServer, redis: Any, message: bytes
+) -> None:
+    async with nodes(server.url, 2) as (one, two):
+        assert redis.publish("routecodex:changes", message) == 2
+        version = await one.put("sessions", "s-1", b"1")
+        await eventually(lambda: two.stamp_of("sessions", "s-1") == version)
+
+
 async def test_connections_that_the_server_closed_are_no_outage(server: RedisServer, redis: Any) -> None:
     states: list[str] = []
     async with nodes(server.url, 1) as (one,):
@@ -226,6 +236,14 @@ async def test_scripts_are_never_loaded_and_little_is_needed_of_an_access_list(
         await eventually(lambda: two.stamp_of("sessions", "s-1") == version)
         assert await one.keys("sessions") == ["s-1"]
         assert await one.trim("sessions", entries=0, size=0) == 1
+
+
+async def test_an_access_list_without_the_channel_is_named(server: RedisServer, redis: Any) -> None:
+    redis.execute_command("ACL", "SETUSER", "gateway", "on", ">pass", "~*", "resetchannels", "+@all")
+    one = open_node(server.url.replace("://", "://gateway:pass@"))
+    with pytest.raises(StoreError, match=r"cannot subscribe to routecodex:changes: .*permissions"):
+        await one.get("sessions", "s-1")
+    await one.close()
 
 
 async def test_at_most_sixteen_connections_and_a_subscription_are_open(

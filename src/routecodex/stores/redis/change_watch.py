@@ -16,7 +16,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from routecodex.stores.redis.clients import close_client, open_subscriber
-from routecodex.stores.redis.failures import StoreGone
+from routecodex.stores.redis.failures import StoreGone, error_text
 from routecodex.stores.redis.key_names import KeyNames, Stripe
 from routecodex.stores.redis.link import RedisLink
 from routecodex.stores.redis.stamp_table import StampTable
@@ -87,7 +87,9 @@ class ChangeWatch:
                     continue
         except (RedisError, OSError, TimeoutError) as exc:
             await _close(client, messages)
-            raise StoreGone(f"{self._link.options.address.shown}: changes cannot be subscribed to") from exc
+            shown, channel = self._link.options.address.shown, self._names.channel
+            reason = "no answer" if isinstance(exc, TimeoutError) else error_text(exc)
+            raise StoreGone(f"{shown}: cannot subscribe to {channel}: {reason}") from exc
         except BaseException:
             await _close(client, messages)
             raise
@@ -128,8 +130,12 @@ class ChangeWatch:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _hear(self, data: bytes) -> None:
-        space, number, generation, version, _writer, key = data.decode().split(" ", 5)
-        self._table.hear(space, int(number), int(generation), key=key, stamp=int(version))
+        try:
+            space, number, generation, version, _writer, key = data.decode().split(" ", 5)
+            self._table.hear(space, int(number), int(generation), key=key, stamp=int(version))
+        except ValueError:
+            # The check finds what it was about, if a gateway sent it.
+            log.warning("a message on %s was not sent by a gateway: %.80r", self._names.channel, data)
 
     async def _check(self) -> None:
         while True:

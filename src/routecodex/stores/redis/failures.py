@@ -56,3 +56,8 @@ def failure_kind(error: Exception) -> FailureKind:
     if "BUSY" in text or "NOAUTH" in text or "WRONGPASS" in text or "NOPERM" in text:
         return "connection"
     return "refused"
+
+
+def error_text(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

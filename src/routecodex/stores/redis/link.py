@@ -21,7 +21,13 @@ from redis.exceptions import NoScriptError, RedisError
 from routecodex.stores.redis.call_batches import CallBatches, CallLate
 from routecodex.stores.redis.circuit import LONGEST_PAUSE, Circuit
 from routecodex.stores.redis.clients import close_client, open_client, run_together
-from routecodex.stores.redis.failures import ReplicasBehind, StoreGone, WritesRefused, failure_kind
+from routecodex.stores.redis.failures import (
+    ReplicasBehind,
+    StoreGone,
+    WritesRefused,
+    error_text,
+    failure_kind,
+)
 from routecodex.stores.redis.key_names import KeyNames
 from routecodex.stores.redis.options import POOL_SIZE, RedisOptions
 from routecodex.stores.redis.scripts import CHECK_TIME, NOTE_RETURN, START_EPOCH, LuaScript
@@ -380,11 +386,11 @@ class RedisLink:
         if isinstance(error, WritesRefused):
             self.circuit.refuse_writes(error)
         if isinstance(error, StoreGone):
-            return StoreGone(str(error)) if self.circuit.is_open else _SendAgain(_text(exc))
+            return StoreGone(str(error)) if self.circuit.is_open else _SendAgain(error_text(exc))
         return error
 
     def _translated(self, exc: Exception) -> StoreError:
-        text = f"{self.options.address.shown}: {_text(exc)}"
+        text = f"{self.options.address.shown}: {error_text(exc)}"
         match failure_kind(exc):
             case "connection" | "script":
                 return StoreGone(text)
@@ -413,7 +419,3 @@ def _setting(found: Any) -> str | None:
 
 def _decoded(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _text(exc: Exception) -> str:
-    return " ".join(str(exc).split())[:300] or type(exc).__name__
