@@ -23,9 +23,11 @@ def open_node(url: str, *, timeout: float = 5.0, **settings: object) -> RedisSto
 
 
 @contextlib.asynccontextmanager
-async def nodes(url: str, count: int, *, timeout: float = 5.0) -> AsyncIterator[list[RedisStore]]:
+async def nodes(
+    url: str, count: int, *, timeout: float = 5.0, **settings: object
+) -> AsyncIterator[list[RedisStore]]:
     """Open stores that are connected; they are closed at the end."""
-    opened = [open_node(url, timeout=timeout) for _ in range(count)]
+    opened = [open_node(url, timeout=timeout, **settings) for _ in range(count)]
     try:
         for one in opened:
             await one.get("sessions", "first")

@@ -222,6 +222,7 @@ async def test_a_cluster_holds_all_spaces_and_every_node_hears_of_changes(
             await two.get("sessions", key)
             await one.put("sessions", key, b"1")
         await eventually(lambda: all(two.stamp_of("sessions", key) > 0 for key in keys))
+        assert await two.spaces() == ["sessions"]
         assert sorted(await two.keys("sessions")) == sorted(keys)
         await asyncio.gather(
             *(store.update("sessions", "count", add_one) for store in (one, two) for _ in range(10))

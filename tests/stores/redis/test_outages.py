@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from routecodex.stores.monitored import MonitoredStore
+from routecodex.stores.redis.options import POOL_SIZE
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
 from tests.kit.wires import ServerNamespace, Wire, missing_for_wires
 from tests.stores.redis.losing_proxy import LosingProxy
-from tests.stores.redis.nodes import add_one, eventually, is_up, nodes, open_node, value_of
+from tests.stores.redis.nodes import PATIENCE, add_one, eventually, is_up, nodes, open_node, value_of
 
 TIMEOUT = 0.3
 
@@ -72,6 +73,33 @@ async def test_all_waiting_calls_fail_with_the_first_late_one(server: RedisServe
     await refused(store)
     server.thaw()
     await eventually(lambda: is_up(store))
+
+
+async def test_a_list_of_spaces_ends_when_the_server_does_not_answer(
+    server: RedisServer, store: RedisStore
+) -> None:
+    await store.put("sessions", "s-1", b"1")
+    assert await store.spaces() == ["sessions"]
+    with server.frozen():
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(StoreError):
+                await store.spaces()
+    await eventually(lambda: is_up(store))
+
+
+async def test_calls_that_wait_for_a_connection_fail_with_the_first_late_one_too(
+    server: RedisServer,
+) -> None:
+    async with nodes(server.url, 1, timeout=1.0, wait_replicas=1) as (one,):
+        with server.frozen():
+            early = [asyncio.ensure_future(one.put("sessions", f"s-{n}", b"1")) for n in range(POOL_SIZE)]
+            await asyncio.sleep(0.5)
+            late = [asyncio.ensure_future(one.put("sessions", f"s-{n}", b"2")) for n in range(POOL_SIZE)]
+            await asyncio.wait(early)
+            # Their own time would be over half a second later.
+            ended, _ = await asyncio.wait(late, timeout=0.25)
+        assert len(ended) == POOL_SIZE
+        assert all(isinstance(call.exception(), StoreError) for call in (*early, *late))
 
 
 async def test_a_write_that_a_frozen_server_received_is_not_carried_out_later(

@@ -43,6 +43,7 @@ _START_SECONDS = 2.0
 """Seconds that the first contact may take, whatever `timeout` allows: a process starts without its store."""
 _PROBE_CALLS = 2
 """Calls until a process has noted a return: it may be as late as these."""
+_SCANNED_AT_ONCE = 1000
 _BATCHES = POOL_SIZE // 2
 """Connections for calls that are sent together; the others are for calls that need one for themselves."""
 
@@ -149,13 +150,29 @@ class RedisLink:
         return [int(value or 0) for value in values]
 
     async def scan(self, pattern: str) -> list[str]:
-        """Return the names of all keys that match; takes long on a large server."""
+        """Return the names of all keys that match; takes many calls on a large server."""
         await self.start()
         self.circuit.check(writes=False)
-        try:
-            return [name.decode() async for name in self._client.scan_iter(match=pattern, count=1000)]
-        except (RedisError, OSError) as exc:
-            raise self._translated(exc) from exc
+        client = self._client
+        if not isinstance(client, RedisCluster):
+            return await self._scan(partial(client.scan, match=pattern, count=_SCANNED_AT_ONCE))
+        found: list[str] = []
+        for node in client.get_primaries():
+            found += await self._scan(
+                partial(client.scan, match=pattern, count=_SCANNED_AT_ONCE, target_nodes=node)
+            )
+        return found
+
+    async def _scan(self, scan: Callable[[int], Awaitable[Any]]) -> list[str]:
+        found: list[str] = []
+        cursor = 0
+        while True:
+            reached, names = await self._call(partial(scan, cursor))
+            found += [name.decode() for name in names]
+            # A cluster returns the cursors of its servers.
+            cursor = next(iter(reached.values())) if isinstance(reached, dict) else reached
+            if cursor == 0:
+                return found
 
     async def inspect(self) -> dict[str, tuple[Mapping[str, Any], str | None]]:
         """Return the answer of each server to INFO, and its setting `save`, None if it may not be read."""
@@ -357,10 +374,11 @@ class RedisLink:
         timeout = asyncio.timeout_at(limit)
         sent = limit
         try:
-            async with timeout, self._slots:
+            async with timeout:
                 self.circuit.waiting.add(timeout)
-                sent = loop.time()
-                return await send()
+                async with self._slots:
+                    sent = loop.time()
+                    return await send()
         except TimeoutError as exc:
             raise self._late(limit, sent) from exc
         except (RedisError, OSError) as exc:
