@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from tests.kit.stream_server import StreamServer
 
@@ -15,6 +16,8 @@ class LosingProxy:
         self.is_losing = False
         self.is_cut = False
         """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
+        self.before: Callable[[bytes], object] = lambda data: None
+        """Called with what is sent to the server before it gets that."""
         self.swallows = b""
         """What is sent to the server in one piece with this is lost."""
         self.swallowed = 0
@@ -57,6 +60,8 @@ class LosingProxy:
                     assert task is not None
                     self._held.add(task)
                     await self._released.wait()
+                if not answers:
+                    self.before(data)
                 if self.swallows and self.swallows in data:
                     self.swallowed += 1
                     continue

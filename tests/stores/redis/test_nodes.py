@@ -12,9 +12,11 @@ import pytest
 from routecodex.canon.store_url import parse_redis_url
 from routecodex.stores.cell import Cell
 from routecodex.stores.redis.options import RedisOptions
+from routecodex.stores.redis.scripts import SET_ASIDE
 from routecodex.stores.redis.store import RedisStore
-from routecodex.stores.store import StoreError
+from routecodex.stores.store import Stored, StoreError
 from tests.kit.redis_server import RedisServer
+from tests.stores.redis.losing_proxy import LosingProxy
 from tests.stores.redis.nodes import add_one, eventually, nodes, open_node, value_of
 from tests.stores.test_cell import SPACE, numbers
 from tests.stores.test_cell import add_one as add_to_cell
@@ -277,6 +279,25 @@ async def test_a_value_of_another_type_is_set_aside(server: RedisServer, redis: 
         assert await one.get("health", "glm") is None
         assert redis.get("routecodex:{health.0}:damaged:glm") == "by hand"
         assert await one.keys("health") == []
+
+
+async def test_a_damaged_value_that_another_node_replaces_meanwhile_is_not_set_aside(
+    server: RedisServer, redis: Any
+) -> None:
+    name = "routecodex:{health.0}:v:glm"
+    redis.set(name, "by hand")
+
+    def replace(data: bytes) -> None:
+        if SET_ASIDE.sha.encode() in data:
+            redis.delete(name)
+            redis.hset(name, mapping={"d": "1", "n": "7"})
+
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url)
+        proxy.before = replace
+        assert await one.get("health", "glm") == Stored(b"1", 7)
+        assert redis.exists("routecodex:{health.0}:damaged:glm") == 0
+        await one.close()
 
 
 async def test_the_clock_of_all_nodes_is_that_of_the_server(server: RedisServer, redis: Any) -> None:

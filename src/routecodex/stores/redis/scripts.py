@@ -350,7 +350,9 @@ SET_ASIDE = _script(
     _SHARED,
     """
 local channel, place, writer, key = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if redis.call('EXISTS', KEYS[5]) == 0 then
+-- Another process may have replaced it: then it has a version, or is gone.
+local found = redis.pcall('HMGET', KEYS[5], 'd', 'n')
+if not found.err and (not found[1] or string.match(found[2] or '', '^%d+$')) then
   return 0
 end
 redis.call('RENAME', KEYS[5], KEYS[6])
@@ -360,7 +362,9 @@ publish(channel, place, key, '0', writer)
 return 1
 """,
 )
-"""KEYS: the stripe, a damaged value, its new name. ARGV: channel, place, writer, key."""
+"""KEYS: the stripe, a damaged value, its new name. ARGV: channel, place, writer, key.
+
+Returns 0 if the value is not damaged any more."""
 
 CHECK_TIME = _script("""
 local epoch = redis.call('GET', KEYS[1])

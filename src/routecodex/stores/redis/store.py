@@ -158,9 +158,11 @@ class RedisStore:
             return await self.get_intact(space, key)
         except DamagedValue:
             stripe = self._stripe(space, key)
-            log.error("%s/%.80r in Redis is damaged; set aside as %.200r", space, key, stripe.aside(key))
             keys = (*stripe.lists, stripe.value(key), stripe.aside(key))
-            await self._link.run(SET_ASIDE, keys, *self._about(stripe, key), writes=True)
+            if not await self._link.run(SET_ASIDE, keys, *self._about(stripe, key), writes=True):
+                # Another process was first.
+                return await self.get_intact(space, key)
+            log.error("%s/%.80r in Redis is damaged; set aside as %.200r", space, key, stripe.aside(key))
             return None
 
     async def get_intact(self, space: str, key: str) -> Stored | None:
