@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tests.kit.stream_server import StreamServer
 
@@ -16,8 +16,8 @@ class LosingProxy:
         self.is_losing = False
         self.is_cut = False
         """Nothing passes in either direction, and nobody is told: a cable that was pulled."""
-        self.before: Callable[[bytes], object] = lambda data: None
-        """Called with what is sent to the server before it gets that."""
+        self.before: Callable[[bytes], Awaitable[object]] = _pass
+        """Called with what is sent to the server before it gets that; an OSError closes the connection."""
         self.swallows = b""
         """What is sent to the server in one piece with this is lost."""
         self.swallowed = 0
@@ -61,7 +61,7 @@ class LosingProxy:
                     self._held.add(task)
                     await self._released.wait()
                 if not answers:
-                    self.before(data)
+                    await self.before(data)
                 if self.swallows and self.swallows in data:
                     self.swallowed += 1
                     continue
@@ -72,3 +72,7 @@ class LosingProxy:
             return
         finally:
             target.close()
+
+
+async def _pass(data: bytes) -> None:
+    """Let data through."""

@@ -287,7 +287,7 @@ async def test_a_damaged_value_that_another_node_replaces_meanwhile_is_not_set_a
     name = "routecodex:{health.0}:v:glm"
     redis.set(name, "by hand")
 
-    def replace(data: bytes) -> None:
+    async def replace(data: bytes) -> None:
         if SET_ASIDE.sha.encode() in data:
             redis.delete(name)
             redis.hset(name, mapping={"d": "1", "n": "7"})

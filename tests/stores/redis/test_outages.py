@@ -16,6 +16,7 @@ import pytest
 
 from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.redis.options import POOL_SIZE
+from routecodex.stores.redis.scripts import WRITE
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
@@ -100,6 +101,33 @@ async def test_calls_that_wait_for_a_connection_fail_with_the_first_late_one_too
             ended, _ = await asyncio.wait(late, timeout=0.25)
         assert len(ended) == POOL_SIZE
         assert all(isinstance(call.exception(), StoreError) for call in (*early, *late))
+
+
+async def test_a_call_that_is_sent_again_has_only_the_rest_of_its_time(server: RedisServer) -> None:
+    order: list[str] = []
+
+    async def stall(data: bytes) -> None:
+        if WRITE.sha.encode() in data:
+            order.append("sent")
+            await asyncio.sleep(0.8 if order == ["sent"] else PATIENCE)
+            raise ConnectionResetError
+
+    async def after(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        order.append("limit")
+
+    async with LosingProxy(server.port) as proxy:
+        one = open_node(proxy.url, timeout=1.0)
+        await one.put("health", "count", b"1")
+        proxy.before = stall
+        # Each of both would have had a second for itself.
+        limit = asyncio.ensure_future(after(1.4))
+        with pytest.raises(StoreError, match="no answer"):
+            await one.put("health", "count", b"2")
+        order.append("ended")
+        await limit
+        assert order == ["sent", "sent", "ended", "limit"]
+        await one.close()
 
 
 async def test_a_write_that_a_frozen_server_received_is_not_carried_out_later(

@@ -349,16 +349,23 @@ class RedisLink:
     async def _call(self, send: Send[T], *, sent: Callable[[Send[T]], Awaitable[T]] | None = None) -> T:
         """Send a call, once more if a stale connection or this process itself was the cause of a failure."""
         sent = sent or self._send
-        try:
-            return await sent(send)
-        except _SendAgain:
-            pass
+        limit = time.monotonic() + self.options.timeout
         try:
             return await sent(send)
         except _SendAgain as again:
+            rest = None if again.was_late else limit - time.monotonic()
+        try:
+            # On a stale connection both together may take the time of one call.
+            async with asyncio.timeout(rest):
+                return await sent(send)
+        except _SendAgain as again:
             error = StoreGone(f"{self.options.address.shown}: {again.reason}")
-            self.circuit.fail(error)
-            raise error from again
+            cause: Exception = again
+        except TimeoutError as late:
+            error = StoreGone(self._late_text)
+            cause = late
+        self.circuit.fail(error)
+        raise error from cause
 
     async def _send_together(self, send: Send[T]) -> T:
         try:
@@ -389,15 +396,18 @@ class RedisLink:
     def _late(self, limit: float, sent: float) -> Exception:
         """Return the error of a call that did not end in time; its cause may be this process."""
         now = asyncio.get_running_loop().time()
-        text = f"no answer from {self.options.address.shown} in {self.options.timeout:g} s"
+        error = StoreGone(self._late_text)
         if self.circuit.is_open:
-            return StoreGone(text)
+            return error
         if now - limit > _LAG:
-            return _SendAgain(text)
-        error = StoreGone(text)
+            return _SendAgain(self._late_text, was_late=True)
         if limit - sent >= self.options.timeout / 2:
             self.circuit.fail(error)
         return error
+
+    @property
+    def _late_text(self) -> str:
+        return f"no answer from {self.options.address.shown} in {self.options.timeout:g} s"
 
     def _failed(self, exc: Exception) -> Exception:
         error = self._translated(exc)
@@ -421,11 +431,12 @@ class RedisLink:
 
 
 class _SendAgain(Exception):
-    """A call that may be sent once more."""
+    """A call that may be sent once more; `was_late` if this process had no time for it."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, was_late: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.was_late = was_late
 
 
 def _setting(found: Any) -> str | None:
