@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import subprocess
 import threading
@@ -47,6 +48,15 @@ async def refused(store: RedisStore, key: str = "s-1") -> None:
     with pytest.raises(StoreError, match="the Redis store is down"):
         await store.get("sessions", key)
     assert time.monotonic() - began < TIMEOUT
+
+
+async def refused_at_last(store: RedisStore) -> None:
+    """Wait until calls are refused."""
+
+    async def is_refused() -> bool:
+        return not await is_up(store)
+
+    await eventually(is_refused)
 
 
 async def test_calls_fail_at_once_while_the_server_is_dead_and_work_when_it_is_back(
@@ -433,6 +443,20 @@ async def test_a_cancelled_write_happens_completely(server: RedisServer, store: 
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     assert await store.update("sessions", "count", add_one) in (b"1", b"2")
+
+
+async def test_a_cancelled_write_that_fails_leaves_no_traceback_in_the_log(
+    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server.frozen():
+        call = asyncio.ensure_future(store.put("sessions", "s-1", b"1"))
+        await asyncio.sleep(TIMEOUT / 4)
+        call.cancel()
+        await refused_at_last(store)
+    await eventually(lambda: is_up(store))
+    gc.collect()
+    assert call.cancelled()
+    assert [row.message for row in caplog.records if row.name == "asyncio"] == []
 
 
 async def test_a_change_that_is_cancelled_while_its_write_is_under_way_is_made_once(

@@ -334,7 +334,12 @@ class RedisStore:
         """Send a write; it runs to its end even if cancelled, and is undone if its fate is not known."""
         id = f"{self._writer}.{next(self._ids)}"
         if not write.expected:
-            return await asyncio.shield(self._start(self._write_or_undo(write, id, source, former)))
+            task = self._start(self._write_or_undo(write, id, source, former))
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                task.add_done_callback(_note_error)
+                raise
         try:
             return await self._write_or_undo(write, id, source, former)
         except asyncio.CancelledError:
@@ -495,3 +500,9 @@ class RedisStore:
         What expires does so by the server's clock; who asks compares with the clock of the machine.
         """
         return self._clock() - self._link.now_us() / 1e6
+
+
+def _note_error(task: asyncio.Task[WriteDone | WriteRejected]) -> None:
+    """Take the error of a write whose caller has gone: asyncio would log it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("a write whose caller was cancelled has failed: %s", error)
