@@ -146,6 +146,37 @@ async def test_a_change_that_others_forestall_64_times_is_given_up(server: Redis
         assert await value_of(one, "sessions", "s-1") == b"1"
 
 
+@pytest.mark.parametrize("how", ["one value", "a group"])
+async def test_what_others_have_just_written_is_tried_without_a_pause(
+    server: RedisServer, redis: Any, how: str
+) -> None:
+    """After a pause the value is out of date if others write more often than that."""
+    value, tries, pauses = "routecodex:{budgets.0}:v:b-1", 0, 0
+
+    def write_in_the_pause() -> float:
+        nonlocal pauses
+        pauses += 1
+        redis.hincrby(value, "n", 1)
+        return 0.0
+
+    def change(raw: bytes | None) -> bytes:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            redis.hincrby(value, "n", 1)
+        return b"2"
+
+    one = RedisStore(RedisOptions(address=parse_redis_url(server.url), timeout=5), jitter=write_in_the_pause)
+    await one.put("budgets", "b-1", b"1")
+    if how == "one value":
+        await one.update("budgets", "b-1", change)
+    else:
+        await one.groups.update("budgets", ["b-1"], lambda old: ([change(old[0])], None), id="x.1", ttl=60)
+    assert (tries, pauses) == (4, 1)
+    assert await value_of(one, "budgets", "b-1") == b"2"
+    await one.close()
+
+
 async def test_a_change_that_rejects_what_is_kept_runs_again_on_what_is_stored(
     server: RedisServer, redis: Any
 ) -> None:

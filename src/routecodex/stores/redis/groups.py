@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from routecodex.stores.redis.failures import StoreGone
@@ -28,10 +27,10 @@ class RedisGroups:
     request: to tell every process of each would cost them more than the requests.
     """
 
-    def __init__(self, link: RedisLink, names: KeyNames) -> None:
+    def __init__(self, link: RedisLink, names: KeyNames, *, jitter: Callable[[], float]) -> None:
         self._link = link
         self._names = names
-        self._jitter = random.random
+        self._jitter = jitter
         self._seen: dict[str, tuple[bytes | None, str]] = {}
         self._lock = asyncio.Lock()
 
@@ -61,7 +60,8 @@ class RedisGroups:
             if found is None:
                 return result
             old, known = found, False
-            if attempt > 1:
+            if attempt % 2:
+                # Only then: what was returned before a pause is out of date after it.
                 await asyncio.sleep(self._jitter() * min(0.001 * 2.0**attempt, _LONGEST_PAUSE))
         raise StoreError(f"{stripe.space} was changed by others {MOST_TRIES} times; try again")
 

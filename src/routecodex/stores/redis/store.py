@@ -120,7 +120,7 @@ class RedisStore:
         self._link = RedisLink(options, self._names, on_return=self._on_return)
         self._watch = ChangeWatch(self._link, self._table, self._names, on_lost_data=self._accept_data)
         self._undo = UndoList()
-        self.groups = RedisGroups(self._link, self._names)
+        self.groups = RedisGroups(self._link, self._names, jitter=jitter)
         self.processes = RedisProcessRows(self._link, self._names, writer=self._writer)
         self._ids = count(1)
         self._jitter = jitter
@@ -232,7 +232,8 @@ class RedisStore:
             if isinstance(result, WriteDone):
                 return value
             old, is_read = result.stored, True
-            if attempt:
+            if attempt % 2:
+                # Only then: what was returned before a pause is out of date after it.
                 await asyncio.sleep(self._jitter() * min(0.001 * 2.0**attempt, _LONGEST_PAUSE))
         raise StoreError(f"{stripe.space}/{key[:80]!r} was changed by others {MOST_TRIES} times; try again")
 
