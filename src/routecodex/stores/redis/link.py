@@ -235,7 +235,9 @@ class RedisLink:
 
     async def _come_back(self) -> None:
         """Raise StoreGone or WritesRefused, or prepare everything for calls."""
-        await self._drop_idle_connections()
+        if self.circuit.is_open:
+            # A cluster closes them all, and while only writes are refused others read.
+            await self._drop_idle_connections()
         refusal: WritesRefused | None = None
         try:
             await self._probe(self._ping)
