@@ -256,6 +256,11 @@ async def test_weaknesses_of_every_server_of_a_cluster_are_named(cluster: list[R
     )
 
 
+def rejected_probes(client: Any) -> int:
+    """Return how many probes the server has refused."""
+    return int(client.info("commandstats").get("cmdstat_set", {}).get("rejected_calls", 0))
+
+
 async def test_a_cluster_of_which_a_server_takes_no_writes_is_read(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
     async with nodes(f"redis+cluster://{hosts}", 1) as (one,):
@@ -263,12 +268,8 @@ async def test_a_cluster_of_which_a_server_takes_no_writes_is_read(cluster: list
         one.judge(lambda status, reason: states.append(status))
         keys = [f"s-{number}" for number in range(32)]
         await asyncio.gather(*(one.put("sessions", key, b"1") for key in keys))
-        with cluster[0].client(decode_responses=True) as full:
+        with cluster[0].client() as full:
             full.config_set("maxmemory", "1")
-
-            def probes() -> int:
-                found: Any = full.info("commandstats")
-                return int(found.get("cmdstat_set", {}).get("rejected_calls", 0))
 
             writes = (one.put("sessions", key, b"2") for key in keys)
             results = await asyncio.gather(*writes, return_exceptions=True)
@@ -276,12 +277,34 @@ async def test_a_cluster_of_which_a_server_takes_no_writes_is_read(cluster: list
             assert states == ["read_only"]
 
             async def read_until_probed(key: str) -> None:
-                while probes() < 4:
+                while rejected_probes(full) < 4:
                     for _ in range(20):
                         assert await one.get("sessions", key) is not None
 
             await asyncio.gather(*map(read_until_probed, keys))
             assert states == ["read_only"]
+
+
+async def test_any_server_of_a_cluster_that_takes_no_writes_is_waited_for(cluster: list[RedisServer]) -> None:
+    hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
+    async with nodes(f"redis+cluster://{hosts}", len(cluster)) as opened:
+        for server, one in zip(cluster, opened, strict=True):
+            await is_waited_for(server, one)
+
+
+async def is_waited_for(server: RedisServer, one: RedisStore) -> None:
+    states: list[str] = []
+    one.judge(lambda status, reason: states.append(status))
+    with server.client() as full:
+        full.config_set("maxmemory", "1")
+        writes = (one.put("sessions", f"s-{number}", b"1") for number in range(32))
+        assert any(
+            isinstance(one, StoreError) for one in await asyncio.gather(*writes, return_exceptions=True)
+        )
+        await eventually(lambda: rejected_probes(full) > 2)
+        assert states == ["read_only"]
+        full.config_set("maxmemory", "0")
+    await eventually(lambda: states == ["read_only", "up"])
 
 
 async def test_a_cluster_that_lost_a_server_is_down_until_it_is_back(cluster: list[RedisServer]) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import RedisCluster
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, SlotNotCoveredError
 
 from routecodex.stores.redis.call_batches import CallBatches, CallLate
 from routecodex.stores.redis.circuit import LONGEST_PAUSE, Circuit
@@ -37,6 +37,8 @@ from routecodex.stores.uptime import STORE_CLOCK, UNKNOWN, SystemUptime
 _LAG = 0.05
 """Seconds that a timer may be late before this process counts as busy itself."""
 _PROBE_MS = 60_000
+_PROBE_KEYS = 256
+"""Keys among which a probe looks for one on each server of a cluster."""
 _RETURN_KEPT_MS = 86_400_000
 """Milliseconds that the time of a return is kept: a lease is a day at most."""
 _START_SECONDS = 2.0
@@ -266,12 +268,16 @@ class RedisLink:
             raise self._translated(exc) from exc
 
     async def _ping(self) -> None:
+        """Write to the server, or to each one of a cluster that takes writes."""
         client = self._client
+        keys = [self._names.probe]
         if isinstance(client, RedisCluster):
             await client.initialize()
             for node in client.get_primaries():
                 await client.execute_command("PING", target_nodes=node)
-        await client.execute_command("SET", self._names.probe, "1", "PX", _PROBE_MS)
+            keys = _key_on_each(client, self._names.probe)
+        for key in keys:
+            await client.execute_command("SET", key, "1", "PX", _PROBE_MS)
 
     async def _note_return(self) -> None:
         await self._evaluate(NOTE_RETURN, [self._names.returned], (_RETURN_KEPT_MS,))
@@ -439,6 +445,18 @@ class _SendAgain(Exception):
         super().__init__(reason)
         self.reason = reason
         self.was_late = was_late
+
+
+def _key_on_each(client: RedisCluster, name: str) -> list[str]:
+    """Return keys that begin with a name, one for each server that has a fair share of the slots."""
+    found: dict[str, str] = {}
+    for number in range(_PROBE_KEYS):
+        key = f"{name}:{number}"
+        node = client.get_node_from_key(key)
+        if node is None:
+            raise SlotNotCoveredError(f"no server has the slot of {key}")
+        found.setdefault(node.name, key)
+    return list(found.values())
 
 
 def _setting(found: Any) -> str | None:
