@@ -108,7 +108,7 @@ class Gateway:
         self.health: KeyHealth = KeyHealth(store, clock=clock) if after is None else after.health
         self.model_lists: ModelLists = ModelLists(store, clock=clock) if after is None else after.model_lists
         if after is None:
-            self.store.on_return.append(self.health.save_unsaved)
+            self.store.on_return += [self.health.save_unsaved, self.sessions.save_unsaved]
         self.active: dict[RequestRecord, ClientRequest] = {} if after is None else after.active
         """Requests under way."""
         self.allowances: KeyAllowances = KeyAllowances() if after is None else after.allowances

@@ -176,7 +176,10 @@ class ServerToolSet:
         return _message_text(uses[0])
 
     async def _give_back_use(self, turn: TurnContext) -> None:
-        """Take back the count of the last use, unless the message was set anew since."""
+        """Take back the count of the last use, unless the message was set anew since.
+
+        While the store is down that waits for its return.
+        """
         assert isinstance(turn, GatewayTurn)
         taken = turn.stop_message
         assert taken is not None
@@ -187,7 +190,7 @@ class ServerToolSet:
                 return state
             return replace(state, stop_message=replace(stop, used=stop.used - 1))
 
-        await self._sessions.change(turn.context.scope, change)
+        await self._sessions.take_back(turn.context.scope, change)
 
 
 def _wants(tool: ServerTool, turn: TurnContext) -> bool:

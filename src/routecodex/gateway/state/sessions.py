@@ -11,9 +11,11 @@ With several clients it also has the `client` that it belongs to. A session that
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Literal, NamedTuple
@@ -43,6 +45,7 @@ _SMALLEST_READ, _MOST_READ = 100, 1000
 """Sessions that are read at once, and for one page."""
 MAX_ENTRIES = 100_000
 MAX_BYTES = 256 * 1024 * 1024
+_MOST_UNSAVED = 1000
 
 EMPTY = NOTHING_SET
 
@@ -124,6 +127,9 @@ class Sessions:
         self._trim = BackgroundTrim(
             store, SPACE, entries=MAX_ENTRIES, size=MAX_BYTES, every=TRIM_EVERY, log=log
         )
+        self._unsaved: deque[tuple[Scope, Edit]] = deque(maxlen=_MOST_UNSAVED)
+        """Edits that take back a change and wait for the store; of very many the oldest are forgotten."""
+        self._saving: asyncio.Task[None] | None = None
         self.refuses_unknown = False
         self.changes_unread = store.reads_by_updates
         """Whether a state that is not known is changed without reading it first."""
@@ -163,6 +169,27 @@ class Sessions:
             raise _not_saved(scope, exc) from exc
         self._trim.wrote()
         return state
+
+    async def take_back(self, scope: Scope, edit: Edit) -> None:
+        """Apply an `edit` that takes back a change: now, or when the store is back. Never raises."""
+        try:
+            await self.change(scope, edit)
+        except StateNotSaved:
+            self._unsaved.append((scope, edit))
+
+    def save_unsaved(self) -> None:
+        """Begin to take back what could not be taken back before."""
+        if self._unsaved and (self._saving is None or self._saving.done()):
+            self._saving = asyncio.ensure_future(self._save_unsaved())
+
+    async def _save_unsaved(self) -> None:
+        while self._unsaved:
+            scope, edit = self._unsaved.popleft()
+            try:
+                await self.change(scope, edit)
+            except StateNotSaved:
+                self._unsaved.appendleft((scope, edit))
+                return
 
     async def renew_force(self, scope: Scope, state: SessionState) -> SessionState:
         """Renew the time of a state while the turn of its forced target goes on; never raises."""
