@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from routecodex.gateway.context.gateway_replies import ignored_notices
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.message_files import MessageFileError, read_message
 from routecodex.gateway.context.message_marks import MessageMark, added
-from routecodex.gateway.state.sessions import Sessions, StateNotSaved
+from routecodex.gateway.state.sessions import Sessions, StateNotSaved, is_same
 from routecodex.routing.instructions import (
     ClearClock,
     ForceTarget,
@@ -76,6 +77,16 @@ class _MessageEdit:
             now=self._clock(),
         )
         return replace(changed, marks=added(state.marks, mark))
+
+    def taken_back(self, changed: SessionState, state: SessionState) -> SessionState:
+        """Return a state without the message, which had `changed` it; what was set since stays.
+
+        The message has no mark then, so that it is applied when the client sends it again.
+        """
+        if is_same(state, changed):
+            return self.before
+        mark = str(self._mark)
+        return replace(state, marks=tuple(one for one in state.marks if one != mark))
 
 
 class InstructionApplier:
@@ -141,7 +152,7 @@ class InstructionApplier:
         if dropped:
             notices.add(f"enabled again: {', '.join(dropped)}; {_DISABLED_REPLACED}")
         if save and scope.lasts and any(isinstance(one, ClearClock) for one in commands):
-            await self._clear_tasks(scope, edit.before)
+            await self._clear_tasks(scope, edit, changed)
             notices.add(_CLOCK_CLEARED)
         return changed, str(mark) if not save else mark.known(changed.marks)
 
@@ -157,16 +168,13 @@ class InstructionApplier:
             edit(known)
             raise
 
-    async def _clear_tasks(self, scope: Scope, before: SessionState) -> None:
-        """Clear the clock of the session; if that fails, the session is as it was before the message."""
+    async def _clear_tasks(self, scope: Scope, edit: _MessageEdit, changed: SessionState) -> None:
+        """Clear the clock of the session; if that fails, the message is not applied at all."""
         try:
             await self._clear_clock(scope)
-            return
-        except GatewayError as exc:
-            failure = exc
-        with contextlib.suppress(GatewayError):
-            await self._sessions.change(scope, lambda _: before)
-        raise failure
+        except GatewayError:
+            await self._sessions.take_back(scope, partial(edit.taken_back, changed))
+            raise
 
     async def _with_files(self, instructions: Sequence[Instruction], notices: Notices) -> list[Instruction]:
         """Replace each `stopMessage` from a file by one with its text; drop it with a notice on failure."""
