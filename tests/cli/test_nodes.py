@@ -274,6 +274,29 @@ async def test_the_nodes_of_a_store_that_is_down_are_not_silently_forgotten(
             assert "the nodes in the store cannot be listed" in done.stderr
 
 
+@pytest.mark.parametrize("text", [None, "[store]\nurl = 'redis://'\n"], ids=["missing", "invalid"])
+async def test_an_invalid_file_that_is_named_does_not_make_local_servers_obey(
+    tmp_path: Path, user: Path, text: str | None
+) -> None:
+    async with Upstream() as up:
+        file, named = tmp_path / "gateway.toml", tmp_path / "named.toml"
+        file.write_text(
+            '[server]\nport = 0\nid = "alone"\n'
+            + provider("up", "chat", up)
+            + "[routing]\ndefault = ['up.m']\n"
+        )
+        if text is not None:
+            named.write_text(text)
+        environ = {"ROUTECODEX_USER_DIR": os.environ["ROUTECODEX_USER_DIR"]}
+        async with running(tmp_path, "serve", "--config", str(file), environ=environ) as command:
+            await command.port()
+            done = daemon("set", "routing", "--disable", "up", "--config", str(named))
+            shown = msgspec.json.decode(daemon("status", "routing", "--json").stdout)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"nothing was done: {named}" in done.stderr
+    assert shown["servers"][0]["routing"]["disable"] == []
+
+
 async def test_a_server_without_redis_is_a_node_of_its_own(tmp_path: Path, user: Path) -> None:
     async with Upstream() as up:
         file = tmp_path / "gateway.toml"

@@ -22,6 +22,7 @@ from routecodex.server.state_store import open_configured_store
 from routecodex.stores.store import Store, StoreError
 
 T = TypeVar("T")
+_INVALID = 2
 
 
 class StoreUnreachable(Exception):
@@ -42,12 +43,16 @@ class Cluster(Struct, frozen=True):
 def cluster_of(path: Path | None) -> Cluster | None:
     """Return the cluster of the configuration; None if it names no Redis store.
 
-    StoreUnreachable if the store cannot be read.
+    StoreUnreachable if the store cannot be read. An invalid file ends the command if the user has named it:
+    the servers of this machine may be other ones than those that were meant.
     """
     file = config_path(path)
     config, problems = examine_file(file, stored_clients=True)
     if config is None:
         errors = [problem for problem in problems if problem.severity == "error"]
+        if path is not None:
+            print_problem(f"nothing was done: {errors[0]}")
+            raise SystemExit(_INVALID)
         print_problem(f"nodes are not looked for: {errors[0]}", severity="warning")
         return None
     if not is_redis_url(config.store.url):
