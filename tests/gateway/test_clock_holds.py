@@ -33,6 +33,7 @@ from tests.gateway.continuation_gateway import (
     stored_uses,
 )
 from tests.kit import answers, asking
+from tests.kit.gateway import serving
 from tests.kit.raw_client import Call, begin
 from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Hang, Json, Steps
@@ -133,6 +134,25 @@ async def test_a_held_gemini_stream_is_kept_alive_by_empty_parts(tmp_path: Path,
     assert "".join(part["text"] for part in parts) == "first\n\nsecond"
     assert len(silent) > 1
     assert len({(one["responseId"], one["modelVersion"]) for one in chunks}) == 1
+
+
+@streaming
+@protocols
+async def test_an_answer_that_is_held_ends_as_it_is_when_the_server_stops(
+    tmp_path: Path, protocol: str, stream: bool
+) -> None:
+    async with Upstream() as upstream:
+        harness = GatewayHarness(protocol, protocol, tmp_path / "store", upstream)
+        script_with_task(harness, FAR, "first")
+        async with serving(whole_config(harness, SMALL)) as running:
+            harness.port = running.port
+            held = asyncio.ensure_future(harness.send(stream=stream))
+            await upstream.received()
+            await upstream.requests[0].answered.wait()
+            # It is held, or about to be.
+            assert await running.service.drain()
+            assert harness.answer_text(await held, stream=stream) == "first"
+    assert len(harness.upstream_texts) == 1
 
 
 @streaming

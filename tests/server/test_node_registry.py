@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from routecodex.canon.store_url import HostPort, parse_redis_url
 from routecodex.config import Config, ServerConfig, StoreConfig
 from routecodex.server.node_registry import (
+    SPACE,
     FoundNode,
     NodeRegistry,
     advertised_url,
@@ -19,6 +22,7 @@ from routecodex.server.node_registry import (
     read_nodes,
 )
 from routecodex.stores.monitored import MonitoredStore
+from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
 from tests.stores.redis.nodes import eventually, open_node
 
@@ -95,3 +99,74 @@ async def test_an_address_that_takes_long_to_find_holds_nothing_up(redis: RedisS
     await registry.close()
     assert await read_nodes(store) == []
     await store.close()
+
+
+@contextlib.asynccontextmanager
+async def registered(
+    redis: RedisServer, *, port: int = 5520
+) -> AsyncIterator[tuple[NodeRegistry, MonitoredStore]]:
+    """Run the registry of node gw-1, which writes its row again only when there is a reason."""
+    store = MonitoredStore(open_node(redis.url))
+    config = Config(server=ServerConfig(id="gw-1"), store=StoreConfig(url=redis.url))
+    registry = NodeRegistry(store, is_first_worker=True, beat=3600)
+    registry.start(lambda: config, port=port, workers=1)
+    await eventually(lambda: is_listed(store))
+    try:
+        yield registry, store
+    finally:
+        await registry.close()
+        await store.close()
+
+
+async def is_listed(store: MonitoredStore) -> bool:
+    return store.works and await read_nodes(store) != []
+
+
+async def test_a_row_is_written_at_once_when_the_store_is_back_and_when_the_node_drains(
+    redis: RedisServer,
+) -> None:
+    async with registered(redis) as (registry, store):
+        # Its data is gone with it.
+        with redis.killed():
+            await eventually(lambda: is_down(store))
+        await eventually(lambda: is_listed(store))
+        registry.drain()
+
+        async def is_draining() -> bool:
+            [node] = await read_nodes(store)
+            return node.row.draining
+
+        await eventually(is_draining)
+
+
+async def is_down(store: MonitoredStore) -> bool:
+    with contextlib.suppress(StoreError):
+        await read_nodes(store)
+    return not store.works
+
+
+async def test_a_row_is_dropped_an_hour_after_the_last_sign_of_life(redis: RedisServer) -> None:
+    async with registered(redis):
+        with redis.client() as client:
+            left = client.pttl(f"routecodex:{{{SPACE}.0}}:v:gw-1")
+    assert 3_540_000 < left <= 3_600_000
+
+
+async def test_a_node_removes_no_row_of_another_one_that_has_its_id(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(registered(redis))
+        with caplog.at_level(logging.WARNING, "routecodex.server"):
+            async with registered(redis, port=5521) as (_, store):
+
+                async def urls() -> list[str]:
+                    return [node.row.url for node in await read_nodes(store)]
+
+                async def is_replaced() -> bool:
+                    return await urls() == ["http://127.0.0.1:5521"]
+
+                await eventually(is_replaced)
+                await stack.aclose()
+                assert await is_replaced()
+    assert "node id 'gw-1' is also used by http://127.0.0.1:5520" in caplog.text

@@ -37,6 +37,8 @@ class Watched(MemoryStore):
     def __init__(self, clock: Moving | None = None) -> None:
         super().__init__(clock=clock or Moving())
         self.reads: list[str] = []
+        self.trims: list[int] = []
+        """The size to which each trim cut a space."""
         self.is_down = False
         self.is_remote = False
         self._unknown = 0
@@ -53,6 +55,10 @@ class Watched(MemoryStore):
     async def put(self, space: str, key: str, value: bytes, **options: Any) -> int:
         self._check()
         return await super().put(space, key, value, **options)
+
+    async def trim(self, space: str, *, entries: int, size: int) -> int:
+        self.trims.append(size)
+        return await super().trim(space, entries=entries, size=size)
 
     def stamp_of(self, space: str, key: str) -> int:
         self._unknown -= 1
@@ -195,6 +201,19 @@ async def test_the_space_is_bounded() -> None:
         await answer(cache, f"c{number}")
     await thoughts.settle()
     assert await store.keys(SPACE) == [f"c{number}" for number in range(118, 128)]
+
+
+async def test_by_default_the_space_keeps_a_day_of_reasoning_in_64_mb() -> None:
+    clock = Moving()
+    store = Watched(clock)
+    kept = ThoughtStore(store)
+    for number in range(64):
+        await kept.save(f"c{number}", AnswerThoughts("up", (THOUGHT,), {}), owner="")
+    await kept.settle()
+    found = await kept.find("c1", owner="")
+    assert found is not None
+    assert found.expires == clock.now + 24 * 3600
+    assert store.trims == [64 * 1024 * 1024]
 
 
 async def test_a_store_that_is_down_costs_only_what_other_workers_answered() -> None:
