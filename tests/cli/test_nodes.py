@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,12 +18,14 @@ from click.testing import CliRunner, Result
 from bench.ports import free_port
 from routecodex.cli import main
 from tests.cli.process import Command, running
-from tests.kit import answers
+from tests.kit import answers, asking
 from tests.kit.addresses import other_address
 from tests.kit.gateway import provider
 from tests.kit.raw_client import call
 from tests.kit.redis_server import RedisServer
+from tests.kit.steps import Sse
 from tests.kit.upstream import Upstream
+from tests.server.test_workers import lines_to_all
 from tests.stores.redis.nodes import eventually
 
 pytestmark = pytest.mark.usefixtures("user")
@@ -47,12 +50,12 @@ def config(server: RedisServer, up: Upstream, more: str = "") -> str:
 
 
 @contextlib.asynccontextmanager
-async def node(folder: Path, name: str, file: Path) -> AsyncIterator[tuple[Command, int]]:
+async def node(folder: Path, name: str, file: Path, *more: str) -> AsyncIterator[tuple[Command, int]]:
     """Run a node in a user dir of its own: as if it were on another machine."""
     home = folder / name
     home.mkdir()
     environ = {"ROUTECODEX_SERVER_ID": name}
-    async with running(home, "serve", "--config", str(file), environ=environ) as command:
+    async with running(home, "serve", "--config", str(file), *more, environ=environ) as command:
         yield command, await command.port()
 
 
@@ -259,6 +262,34 @@ async def test_a_draining_node_says_so_while_it_still_accepts(tmp_path: Path, se
             assert (await call(port, "/v1/models", method="GET")).status == 200
             assert await command.ended() == 0
             assert rows(file) == []
+
+
+async def test_a_node_is_listed_while_one_of_its_workers_still_answers(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    goes_on = asyncio.Event()
+    whole = answers.text("chat", "hi", True)
+    assert isinstance(whole, Sse)
+    async with Upstream(lambda _: Sse(whole.frames, pace={1: goes_on})) as up:
+        file = tmp_path / "gateway.toml"
+        file.write_text(config(server, up).replace("drain_seconds = 1\n", "drain_seconds = 30\n"))
+        async with node(tmp_path, "gw-1", file, "--workers", "2") as (command, port):
+            lines = await lines_to_all(port, 2)
+            # The row is kept by the first worker, which has nothing to do.
+            body = asking.body("chat", stream=True, model="auto")
+            asked = asyncio.ensure_future(lines["1"].send("POST", "/v1/chat/completions", body))
+            await up.received()
+            command.signal(signal.SIGTERM)
+            await eventually(lambda: [row["draining"] for row in rows(file)] == [True])
+            forgotten = asyncio.ensure_future(eventually(lambda: rows(file) == []))
+            await asyncio.wait({forgotten}, timeout=2)
+            assert not forgotten.done()
+            goes_on.set()
+            assert b"[DONE]" in (await asked).body
+            for line in lines.values():
+                await line.close()
+            assert await command.ended() == 0
+            await forgotten
 
 
 async def test_the_nodes_of_a_store_that_is_down_are_not_silently_forgotten(

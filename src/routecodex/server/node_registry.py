@@ -181,7 +181,8 @@ class NodeRegistry:
         own_address: Callable[[Sequence[HostPort], socket.AddressFamily], str] = own_address_towards,
     ) -> None:
         self._store = store
-        self._is_used = store.kind == "redis" and is_first_worker
+        self.is_used = store.kind == "redis" and is_first_worker
+        """Whether this process writes the row of the node."""
         self._beat = beat
         self._own_address = own_address
         self._draining = False
@@ -192,7 +193,7 @@ class NodeRegistry:
 
     def start(self, config: Callable[[], Config], *, port: int, workers: int) -> None:
         """Start to renew the row; `config` is called each time, because a reload replaces it."""
-        if not self._is_used:
+        if not self.is_used:
             return
         self._config = config
         self._store.on_return.append(self.renew)

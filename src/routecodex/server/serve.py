@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -48,6 +49,8 @@ from routecodex.stores.monitored import MonitoredStore
 
 log = logging.getLogger("routecodex.server")
 
+_DRAIN_WAIT = 1.0
+"""Seconds until a worker that is asked whether it still drains says so."""
 _PRICE_SECONDS = 0.5
 _LATEST_REQUESTS = 1000
 _LISTING_WAIT = 2.0
@@ -116,6 +119,7 @@ class Service:
         self._usage = UsageService(lambda: self._config, home)
         self._request_source = self._make_request_source()
         self._draining = False
+        self._drained = asyncio.Event()
         calls = StoreCalls()
         self._gateway = Gateway(
             config,
@@ -445,7 +449,9 @@ class Service:
         return len(answers) == self._workers - 1
 
     async def _answer_peer(self, question: Question) -> Any:
-        """Answer another worker: reload, or return what it asks about requests."""
+        """Answer another worker: reload, or return what it asks about requests or a drain."""
+        if "draining" in question:
+            return await self._still_drains()
         if "reload" not in question:
             return await self._request_source.answer_peer(question)
         assert self.reloader is not None
@@ -473,7 +479,25 @@ class Service:
         if self._forwarder is not None:
             self._forwarder.drain()
         self._gateway.clock_service.release()
-        return await self._http.drain(self.drain_seconds)
+        finished = await self._http.drain(self.drain_seconds)
+        self._drained.set()
+        if self._registry.is_used:
+            await self._wait_for_workers()
+        return finished
+
+    async def _wait_for_workers(self) -> None:
+        """Wait while other workers drain: this one keeps the row of the node, which goes last."""
+        peers = self._request_source.peers
+        while peers is not None and any(await peers.ask({"draining": True})):
+            """Each answer is late: there is no need to pause."""
+
+    async def _still_drains(self) -> bool:
+        """Return whether this worker drains, after a while if it does."""
+        if not self._draining:
+            return False
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), _DRAIN_WAIT)
+        return not self._drained.is_set()
 
     @property
     def gateway(self) -> Gateway:
