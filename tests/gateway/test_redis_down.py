@@ -108,6 +108,26 @@ async def test_what_a_node_knows_goes_on_at_full_speed(server: RedisServer, outa
         assert target(await ask(one)) == (200, "second.primary.m")
 
 
+async def test_what_a_node_knows_outlives_a_return_that_fails(server: RedisServer) -> None:
+    async with cluster(server, 1, store='on_down = "refuse"\n') as (_, [one]):
+        assert (await ask(one)).status == 200
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-subscribe")
+            with server.frozen():
+                await until_degraded(one)
+            before = rejected_subscriptions(client)
+            # It answers again, but changes of others cannot be heard of.
+            await eventually(lambda: rejected_subscriptions(client) >= before + 2)
+            assert [(answer.status, notices(answer)) for answer in [await ask(one)]] == [(200, [])]
+            client.execute_command("ACL", "SETUSER", "default", "+subscribe")
+        await until_ready(one)
+        assert target(await ask(one)) == (200, "first.primary.m")
+
+
+def rejected_subscriptions(client: Any) -> int:
+    return int(client.info("commandstats").get("cmdstat_subscribe", {}).get("rejected_calls", 0))
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_an_unknown_session_goes_on_with_a_notice_or_is_refused(
     server: RedisServer, protocol: str

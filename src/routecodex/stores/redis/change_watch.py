@@ -51,10 +51,11 @@ class ChangeWatch:
         self._client: Redis | None = None
 
     async def restart(self) -> None:
-        """Subscribe anew and forget what was known; StoreGone if that is not possible."""
+        """Subscribe anew, and then forget what was known; StoreGone if that is not possible."""
         await self._stop_reading()
-        self._table.forget_all()
         client, messages = await self._subscribe()
+        # Not before: while the store stays away, the last known state goes on.
+        self._table.forget_all()
         self._table.is_live = True
         self._client = client
         self._reader = asyncio.ensure_future(self._read(client, messages))
