@@ -230,6 +230,20 @@ async def test_a_node_of_another_machine_obeys_only_if_it_may(
     assert (done.exit_code, refusal in done.stderr) == ((0, False) if console else (1, True))
 
 
+async def test_a_node_with_another_admin_token_is_named_with_that_setting(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with Upstream() as up:
+        file, theirs = tmp_path / "gateway.toml", tmp_path / "theirs.toml"
+        file.write_text(config(server, up))
+        theirs.write_text(config(server, up).replace('admin_token = "operator"\n', ""))
+        async with node(tmp_path, "gw-1", theirs):
+            await eventually(lambda: alive(file) == ["gw-1"])
+            done = daemon("set", "routing", "--disable", "up", "--config", str(file))
+    assert done.exit_code == 1
+    assert "gw-1 has another admin token; set the same server.admin_token on all nodes" in done.stderr
+
+
 async def test_other_configurations_are_warned_of(tmp_path: Path, server: RedisServer) -> None:
     async with Upstream() as up:
         file, different = tmp_path / "gateway.toml", tmp_path / "other.toml"

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from routecodex.cli.cluster_store import Cluster
 
 _CONFIG = "routecodex.config"
-_NOT_LOCAL = "admin_not_local"
+_REFUSALS = {
+    "admin_not_local": "answers its own machine only; set remote = true under [console] in its configuration",
+    "invalid_admin_token": "has another admin token; set the same server.admin_token on all nodes",
+}
+"""What to do about a refusal, by its code."""
 Command = Callable[..., None]
 
 
@@ -69,9 +73,8 @@ def call_nodes(server_id: str | None, call: Callable[[AdminClient], dict[str, An
     """Call the server or node with that id, or all of them."""
     replies = [call_server(server, call) for server in select_nodes(server_id)]
     for reply in replies:
-        if reply.refused is not None and reply.refused.code == _NOT_LOCAL:
-            fix = "set remote = true under [console] in its configuration"
-            print_problem(f"{reply.server.id} answers its own machine only; {fix}")
+        if reply.refused is not None and reply.refused.code in _REFUSALS:
+            print_problem(f"{reply.server.id} {_REFUSALS[reply.refused.code]}")
     return replies
 
 
