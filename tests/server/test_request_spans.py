@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from routecodex import __version__
+from routecodex.config import loads
+from routecodex.server.request_spans import provider_facts
 from tests.kit import answers, asking
 from tests.kit.collector import Collector
 from tests.kit.gateway import NO_HEALTH, one_target, provider, serving
 from tests.kit.raw_client import begin, call
-from tests.kit.steps import Hang, Json, Raw, Sse
+from tests.kit.steps import Hang, Json, Pause, Raw, Send, Sse, Steps
 from tests.kit.traced_gateway import ERROR, PARENT, SAMPLED, TRACE, Traced, parent_of, traced
 from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 KEYS = '[[server.client_keys]]\nname = "laptop"\nkey = "k-laptop"\n'
+STOP_MESSAGE = '<**stopMessage:"go on",1**> Hello'
 
 
 def counted(protocol: str, stream: bool) -> Json | Sse:
@@ -117,7 +121,8 @@ async def test_the_resource_names_the_server_and_the_scope_the_program() -> None
         Upstream(lambda _: counted("chat", False)) as up,
         traced(
             one_target("chat", up, server='id = "node-1"'),
-            telemetry='service_name = "gw"\nresource = { "deployment.environment.name" = "prod" }',
+            telemetry='service_name = "gw"\nresource = { "deployment.environment.name" = "prod", '
+            '"service.name" = "other", "service.instance.id" = "other", "service.version" = "9" }',
         ) as gateway,
     ):
         await gateway.ask()
@@ -167,6 +172,70 @@ async def test_numbers_that_no_span_can_hold_are_left_out(encoding: str) -> None
         "llm.invocation_parameters": '{"max_tokens":9223372036854775807,"temperature":0.5}',
     }
     assert found == [without, without, largest]
+
+
+async def test_requests_that_differ_in_little_have_attributes_of_their_own() -> None:
+    # The common part of spans is made once, and must hold nothing in which they differ.
+    phone = KEYS.replace("laptop", "phone")
+    async with (
+        Upstream(lambda _: counted("chat", False)) as up,
+        traced(one_target("chat", up) + KEYS + phone) as gateway,
+    ):
+        for client, text in (("laptop", "Hello"), ("phone", "Hello"), ("phone", STOP_MESSAGE)):
+            headers = {"authorization": f"Bearer k-{client}", "x-session-id": "s-1"}
+            await gateway.ask(headers=headers, messages=[{"role": "user", "content": text}])
+    requests = [span for span in gateway.collector.spans if span.kind == "SERVER"]
+    found = [(span.attributes["user.id"], span.attributes["routecodex.rounds"]) for span in requests]
+    assert found == [("laptop", 1), ("phone", 1), ("phone", 2)]
+    rounds = [
+        [span.attributes["routecodex.round"] for span in gateway.children if span.parent_id == one.span_id]
+        for one in requests
+    ]
+    assert rounds == [[1], [1], [1, 2]]
+
+
+async def test_spans_have_the_time_of_day_at_which_they_happened() -> None:
+    whole = counted("chat", True)
+    assert isinstance(whole, Sse)
+    slow = Steps([Pause(0.3), Send(whole.data)])
+    before = time.time_ns()
+    async with Upstream(lambda _: slow) as up, traced(one_target("chat", up)) as gateway:
+        await gateway.ask(stream=True)
+    after = time.time_ns()
+    request, (attempt,) = gateway.request, gateway.children
+    assert before <= request.start <= attempt.start
+    assert attempt.start + 300_000_000 <= attempt.end <= request.end <= after
+
+
+@pytest.mark.parametrize(
+    ("base", "address", "port"),
+    [
+        ("https://api.example/v1", "api.example", 443),
+        ("http://api.example", "api.example", 80),
+        ("https://[::1]:8443/v1", "::1", 8443),
+    ],
+)
+def test_an_address_without_a_port_has_that_of_its_scheme(base: str, address: str, port: int) -> None:
+    text = f'[providers.up]\nprotocol = "chat"\nbase_url = "{base}"\nmodels = {{ m = {{}} }}\n'
+    config = loads(f'{text}auth = [{{ value = "k" }}]\n[routing]\ndefault = ["up.m"]\n', environ={})
+    facts = provider_facts("up", config.providers["up"])
+    assert (facts.address, facts.port) == (address, port)
+
+
+async def test_texts_that_a_client_or_a_provider_chooses_are_bounded() -> None:
+    whole = counted("chat", False)
+    assert isinstance(whole, Json)
+    long = Json(200, whole.body | {"id": "i" * 5000, "model": "m" * 5000})
+    async with Upstream(lambda _: long) as up, traced(one_target("chat", up)) as gateway:
+        await gateway.ask(headers={"x-session-id": "s" * 5000})
+        await call(gateway.port, f"/v1/{'p' * 5000}", {})
+    texts = [
+        value
+        for span in gateway.collector.spans
+        for value in span.attributes.values()
+        if isinstance(value, str)
+    ]
+    assert max(map(len, texts)) == 1024
 
 
 async def test_the_model_is_named_as_its_provider_names_it() -> None:
@@ -341,6 +410,18 @@ async def test_a_failure_has_the_status_or_the_class_as_its_type(
     assert request.attributes["http.response.status_code"] == status
     assert request.attributes["error.type"] == str(status)
     assert request.status == (ERROR if failed else 0)
+
+
+async def test_an_empty_answer_that_is_asked_for_again_is_a_failed_attempt() -> None:
+    async with Upstream() as up, traced(one_target("chat", up)) as gateway:
+        up.queue(answers.text("chat", "", False), counted("chat", False))
+        answer = await gateway.ask()
+    assert answer.status == 200
+    assert [(span.attributes.get("error.type"), span.status) for span in gateway.children] == [
+        ("empty_answer", ERROR),
+        (None, 0),
+    ]
+    assert gateway.request.status == 0
 
 
 async def test_a_stream_that_breaks_is_a_failure_of_both_spans() -> None:

@@ -189,6 +189,78 @@ async def test_a_count_of_tokens_is_asked_for_below_the_request() -> None:
     assert parent_of(up.requests[0].headers) == (TRACE, request.span_id, "01")
 
 
+COUNT = {"model": "up.m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "path", "body"),
+    [
+        ("chat", "/v1/embeddings", {"model": "up.m", "input": "hi"}),
+        ("messages", "/v1/messages/count_tokens", COUNT),
+    ],
+)
+async def test_without_telemetry_other_endpoints_pass_the_context_on_too(
+    protocol: str, path: str, body: Any
+) -> None:
+    answer = {"object": "list", "data": [], "input_tokens": 3}
+    async with (
+        Upstream(lambda _: Json(200, answer)) as up,
+        serving(one_target(protocol, up)) as gateway,
+    ):
+        await call(gateway.port, path, body, headers=SAMPLED)
+    assert {name: up.requests[0].headers[name] for name in SAMPLED} == SAMPLED
+
+
+async def test_without_telemetry_calls_of_the_gateway_itself_pass_the_context_on() -> None:
+    async with Upstream() as up, Upstream() as finder, Upstream(lambda _: Json(200, FOUND)) as search:
+        http = f'[server_tools.web_search.http]\nurl = "http://127.0.0.1:{search.port}/?q={{query}}"\n'
+        own = SEARCH + http + one_target("chat", up, more=LACKS_SEARCH)
+        other = (
+            "[server]\nport = 0\n"
+            + SEARCH
+            + provider("up", "chat", up, more=LACKS_SEARCH)
+            + provider("finder", "responses", finder)
+            + '[routing]\ndefault = ["up.m"]\nweb_search = ["finder.m"]\n'
+        )
+        for config in (own, other):
+            up.queue(search_call(), answers.text("chat", "Read.", False))
+            finder.queue(answers.text("responses", "News.", False))
+            async with serving(config) as gateway:
+                body = asking.body("chat", stream=False) | {"web_search_options": {}}
+                await call(gateway.port, "/v1/chat/completions", body, headers=SAMPLED)
+    sent = [*search.requests, *finder.requests]
+    assert len(sent) == 2
+    assert [{name: request.headers[name] for name in SAMPLED} for request in sent] == [SAMPLED] * 2
+
+
+async def test_content_names_an_image_without_its_data() -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "Red.", False)) as up,
+        traced(one_target("chat", up), telemetry="content = true\nopeninference = true") as gateway,
+    ):
+        body = wire_request("chat", ("image", "which colour?"), model="up.m", stream=False).body
+        await call(gateway.port, "/v1/chat/completions", body)
+    data = msgspec.json.decode(body)["messages"][-1]["content"]
+    (url,) = (part["image_url"]["url"] for part in data if part["type"] == "image_url")
+    (attempt,) = gateway.children
+    assert "image/" in attempt.attributes["gen_ai.input.messages"]
+    (export,) = gateway.collector.requests
+    assert url.partition("base64,")[2].encode() not in export.body
+
+
+async def test_content_that_waits_is_bounded_by_its_size() -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "Hi", False)) as up,
+        Collector() as collector,
+        serving(collector.config("content = true\nbatch_ms = 3600000") + one_target("chat", up)) as gateway,
+    ):
+        body = asking.body("chat", "x" * 12_000_000, stream=False)
+        for _ in range(3):
+            await call(gateway.port, "/v1/chat/completions", body)
+        # Two of them take 24 of 32 MB.
+        assert (await metrics(gateway.port))["routecodex_telemetry_dropped_total"] == 2.0
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_with_content_the_messages_are_in_the_attempt(stream: bool) -> None:
     async with (
@@ -244,6 +316,24 @@ async def test_the_content_of_every_round_is_that_of_its_own_request() -> None:
     assert [message["role"] for message in sent] == ["user", "assistant", "tool"]
     assert "tool_call" in first.attributes["gen_ai.output.messages"]
     assert "Read." in second.attributes["gen_ai.output.messages"]
+
+
+async def test_with_content_a_call_of_the_gateway_itself_has_its_messages() -> None:
+    async with Upstream() as up, Upstream() as searcher:
+        up.queue(search_call(), answers.text("chat", "Read.", False))
+        searcher.queue(answers.text("responses", "News of today.", False))
+        config = (
+            "[server]\nport = 0\n"
+            + SEARCH
+            + provider("up", "chat", up, more=LACKS_SEARCH)
+            + provider("finder", "responses", searcher)
+            + '[routing]\ndefault = ["up.m"]\nweb_search = ["finder.m"]\n'
+        )
+        async with traced(config, telemetry="content = true") as gateway:
+            await gateway.ask(web_search_options={})
+    (finder,) = (span for span in gateway.children if span.attributes.get("gen_ai.provider.name") == "finder")
+    assert "news" in finder.attributes["gen_ai.input.messages"]
+    assert "News of today." in finder.attributes["gen_ai.output.messages"]
 
 
 async def test_the_demo_provider_has_spans_and_content_like_any_other() -> None:

@@ -15,7 +15,14 @@ import msgspec
 import pytest
 
 from routecodex.providers.http import HttpClient
-from routecodex.telemetry.exporter import PAUSES, ExportOptions, QueuedTrace, SpanExporter, retry_pause
+from routecodex.telemetry.exporter import (
+    FLUSH_SECONDS,
+    PAUSES,
+    ExportOptions,
+    QueuedTrace,
+    SpanExporter,
+    retry_pause,
+)
 from routecodex.telemetry.request_trace import Tracer
 from routecodex.telemetry.span import INTERNAL, Resource, Span, SpanShape
 from tests.kit.collector import Collector, ReceivedSpan, decode, partial_success
@@ -101,6 +108,16 @@ async def test_spans_wait_for_others_up_to_a_full_batch() -> None:
     assert len(collector.requests) == 2
 
 
+async def test_a_batch_that_becomes_full_while_others_wait_leaves_at_once() -> None:
+    async with Collector() as collector, exporting(options(collector.url, batch=3600)) as exporter:
+        exporter.add(1, 2)
+        await asyncio.sleep(0)
+        for item in range(2, 257):
+            exporter.add(item, 2)
+        await counts(exporter, 512, 0)
+    assert len(collector.requests) == 1
+
+
 async def test_over_the_bounds_of_the_queue_spans_are_dropped_and_counted() -> None:
     async with Collector() as collector, exporting(options(collector.url, queue=5, batch=3600)) as exporter:
         for item in range(1, 5):
@@ -175,13 +192,14 @@ async def test_a_final_failure_is_final_if_its_text_is_unreadable(answer: Answer
     assert len(collector.requests) == 1
 
 
-async def test_a_partial_success_is_counted_and_never_retried() -> None:
+@pytest.mark.parametrize(("rejected", "exported"), [(2, 3), (5, 0), (9, 0)])
+async def test_a_partial_success_is_counted_and_never_retried(rejected: int, exported: int) -> None:
     async with (
-        Collector(lambda _: partial_success(2, "too many")) as collector,
+        Collector(lambda _: partial_success(rejected, "too many")) as collector,
         exporting(options(collector.url)) as exporter,
     ):
         exporter.add(1, 5)
-        await counts(exporter, 3, 2)
+        await counts(exporter, exported, 5 - exported)
     assert len(collector.requests) == 1
 
 
@@ -248,6 +266,7 @@ async def test_the_log_has_no_header_and_no_key_that_the_collector_quotes(
             await counts(exporter, 0, 1)
     (line,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert line.endswith(HIDDEN)
+    assert "q-secret" not in line
 
 
 async def test_a_key_at_the_end_of_a_long_refusal_is_not_shown_in_part(
@@ -323,6 +342,7 @@ async def test_a_collector_that_a_reload_names_has_a_warning_of_its_own(
 
 
 async def test_what_cannot_leave_within_two_seconds_of_the_end_is_dropped() -> None:
+    assert FLUSH_SECONDS == 2.0
     async with (
         Collector(lambda _: Raw([Hang()])) as collector,
         exporting(options(collector.url)) as exporter,
@@ -402,6 +422,17 @@ async def test_spans_that_cannot_be_made_are_dropped_and_the_next_are_sent() -> 
         await exporter.close()
         await client.close()
     assert [span.span_id for span in collector.spans] == ["0000000200000001"]
+
+
+def test_the_parent_of_a_call_is_the_tool_that_makes_it_until_the_tool_ends() -> None:
+    trace = Tracer().begin({}, method="POST", path="/v1/messages", endpoint="generate")
+    of_request = trace.outer_lines()
+    with trace.tool("search", "call_1"):
+        assert trace.tools[0].span_id.encode() in trace.outer_lines()
+        with trace.tool("search", "call_2"):
+            assert trace.tools[1].span_id.encode() in trace.outer_lines()
+        assert trace.tools[0].span_id.encode() in trace.outer_lines()
+    assert trace.outer_lines() == of_request
 
 
 def test_an_unsampled_trace_collects_nothing() -> None:

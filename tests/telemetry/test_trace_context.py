@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,3 +105,15 @@ def test_ids_have_the_length_of_the_standard_and_do_not_repeat() -> None:
     traces, spans = {new_trace_id() for _ in range(2000)}, {new_span_id() for _ in range(2000)}
     assert (len(traces), len(spans)) == (2000, 2000)
     assert ({len(id) for id in traces}, {len(id) for id in spans}) == ({32}, {16})
+
+
+def test_a_forked_worker_has_ids_of_its_own() -> None:
+    program = (
+        "import os\n"
+        "from routecodex.telemetry.trace_context import new_trace_id\n"
+        "new_trace_id()\n"
+        "os.fork()\n"
+        "os.write(1, new_trace_id().encode() + b'\\n')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert len(set(done.stdout.split())) == 2
