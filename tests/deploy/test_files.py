@@ -85,6 +85,39 @@ def test_compose_runs_three_gateways_one_valkey_and_nginx() -> None:
     }
 
 
+def mounts_of(service: Any) -> dict[str, str]:
+    """Return where a service of compose mounts its files and volumes."""
+    return dict(volume.split(":")[:2] for volume in service["volumes"])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_gateway_of_compose_finds_its_configuration_and_keeps_its_state(number: int) -> None:
+    service = compose()["services"][f"gateway-{number}"]
+    mounts, environ = mounts_of(service), service["environment"]
+    assert environ["ROUTECODEX_CONFIG_PATH"] == mounts["./config.toml"]
+    image = dict(instructions("Containerfile"))
+    assert f"ROUTECODEX_USER_DIR={mounts[f'gateway-{number}']}" in image["ENV"].split()
+
+
+def test_nginx_is_reached_at_the_port_where_it_listens_and_may_write_where_it_writes() -> None:
+    service = compose()["services"]["nginx"]
+    (published,) = service["ports"]
+    listens = re.search(r"^\s*listen (\d+);", text("nginx.conf"), re.MULTILINE)
+    assert listens is not None
+    assert published == f"${{ROUTECODEX_PORT:-5520}}:{listens[1]}"
+    paths = re.findall(r"^\s*(?:pid|\w+_temp_path) (\S+);", text("nginx.conf"), re.MULTILINE)
+    assert len(paths) == 6
+    assert {str(Path(path).parent) for path in paths} == set(service["tmpfs"])
+
+
+@pytest.mark.parametrize("name", compose()["services"])
+def test_every_service_of_compose_meets_the_others_and_starts_again(name: str) -> None:
+    service = compose()["services"][name]
+    assert service["networks"] == ["inside"]
+    assert "inside" in compose()["networks"]
+    assert service["restart"] == "unless-stopped"
+
+
 @pytest.mark.parametrize("name", compose()["services"])
 def test_every_service_of_compose_is_pinned_and_confined(name: str) -> None:
     service = compose()["services"][name]
@@ -115,6 +148,7 @@ def test_services_of_compose_start_after_those_that_they_need() -> None:
 
 
 def test_valkey_keeps_every_key_on_disk() -> None:
+    assert mounts_of(compose()["services"]["valkey"]) == {"valkey": "/data"}
     command = compose()["services"]["valkey"]["command"]
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
@@ -189,6 +223,17 @@ def test_the_systemd_unit_stops_and_restarts_like_the_one_of_a_session() -> None
         "strict",
         "routecodex",
     )
+
+
+def test_the_systemd_unit_may_write_its_state_and_reloads() -> None:
+    found = settings(checks.UNIT.read_text("utf-8"))
+    state = f"/var/lib/{found['StateDirectory']}"
+    assert found["Environment"] == f"ROUTECODEX_USER_DIR={state}"
+    assert found["WorkingDirectory"] == state
+    assert found["StateDirectoryMode"] == "0700"
+    assert found["EnvironmentFile"] == "-/etc/routecodex/routecodex.env"
+    assert found["ExecStart"].endswith("serve --config /etc/routecodex/config.toml")
+    assert found["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
 def test_the_launchd_daemon_stops_and_restarts_like_the_agent_of_a_session() -> None:
