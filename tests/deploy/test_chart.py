@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from routecodex import __version__
 from routecodex.config import Config
 from tests.deploy import chart
-from tests.deploy.test_files import loaded
+from tests.deploy.test_files import instructions, loaded
 
 pytestmark = pytest.mark.skipif(
     not chart.has_go(), reason="Go is not installed; `make deploy-check` installs it"
@@ -121,6 +123,70 @@ def test_the_pod_is_confined_probed_and_given_time_to_drain(
     assert config.server.port == container["ports"][0]["containerPort"]
 
 
+@each_rendering
+def test_the_gateway_runs_from_the_image_with_the_configuration_of_its_map(
+    program: Path, tmp_path: Path, values: str | Path
+) -> None:
+    objects = rendered(program, tmp_path, values)
+    pod = pod_of(objects)
+    (container,) = pod["containers"]
+    every = values == chart.EVERY_OPTION
+    image = "registry.example/routecodex:1.2.3" if every else f"localhost/routecodex:{__version__}"
+    assert (container["image"], container["imagePullPolicy"]) == (image, "IfNotPresent")
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == {"config": "/etc/routecodex", "data": "/data", "tmp": "/tmp"}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
+    workers = "2" if every else "1"
+    assert container["args"] == ["serve", "--config", "/etc/routecodex/config.toml", "--workers", workers]
+    user = dict(instructions("Containerfile"))["USER"]
+    security = pod["securityContext"]
+    assert f"{security['runAsUser']}:{security['runAsGroup']}" == user
+    # A claim belongs to root otherwise.
+    assert security["fsGroup"] == security["runAsGroup"]
+    probes = [container[name]["httpGet"]["port"] for name in container if name.endswith("Probe")]
+    assert set(probes) == {container["ports"][0]["name"]}
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield all texts and numbers below a value of YAML."""
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from texts_of(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts_of(one)
+    elif not isinstance(value, bool):
+        yield str(value)
+
+
+def test_every_value_of_every_option_is_in_an_object(program: Path, tmp_path: Path) -> None:
+    objects = rendered(program, tmp_path, chart.EVERY_OPTION)
+    values = chart.read_yaml(chart.EVERY_OPTION.read_text("utf-8"))
+    # With autoscaling there is no number of replicas; the others are parts of texts.
+    del values["replicaCount"], values["image"], values["server"]
+    found = {text.replace("release", "{{ .Release.Name }}") for text in texts_of(objects)}
+    assert set(texts_of(values)) - found - set(texts_of(objects)) == set()
+    assert pod_of(objects)["serviceAccountName"] == objects["ServiceAccount"]["metadata"]["name"]
+
+
+def test_a_change_of_the_configuration_and_nothing_else_starts_the_gateways_anew(
+    program: Path, tmp_path: Path
+) -> None:
+    def template(name: str, values: str) -> Any:
+        return rendered(program, tmp_path / name, values)["Deployment"]["spec"]["template"]
+
+    before = template("a", "{}")
+    assert template("b", "replicaCount: 3") == before
+    for name, values in (("c", with_extra("max_queued = 5")), ("d", with_config(f"{REDIS}\n{NO_STORE}"))):
+        assert template(name, values) != before
+
+
+def test_without_autoscaling_there_are_as_many_gateways_as_asked_for(program: Path, tmp_path: Path) -> None:
+    assert rendered(program, tmp_path / "two", "{}")["Deployment"]["spec"]["replicas"] == 2
+    assert rendered(program, tmp_path / "five", "replicaCount: 5")["Deployment"]["spec"]["replicas"] == 5
+
+
 def test_keys_come_from_secrets_that_exist(program: Path, tmp_path: Path) -> None:
     objects = rendered(program, tmp_path, chart.EVERY_OPTION)
     assert "Secret" not in objects
@@ -228,6 +294,7 @@ def test_the_comment_on_secrets_names_every_variable_of_the_default_configuratio
         assert set(re.findall(r"--from-literal=(\w+)=", place)) == used
 
 
+REDIS = '[store]\nurl = "redis://valkey"'
 NO_STORE = '[routing]\ndefault = ["openai.gpt-4.1"]'
 FILE_STORE = f'[store]\nurl = "file:"\n{NO_STORE}'
 TWO = "autoscaling: { enabled: true, maxReplicas: 2 }"
