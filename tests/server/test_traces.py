@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.kit import answers, asking
 from tests.kit.collector import Collector
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call
-from tests.kit.steps import Hang, Json, Raw
+from tests.kit.steps import Hang, Json, Raw, Wait
 from tests.kit.traced_gateway import ERROR, SAMPLED, TRACE, parent_of, traced
 from tests.kit.upstream import Upstream
 from tests.routing.instruction_texts import wire_request
@@ -249,16 +250,20 @@ async def test_content_names_an_image_without_its_data() -> None:
 
 
 async def test_content_that_waits_is_bounded_by_its_size() -> None:
+    goes_on = asyncio.Event()
     async with (
         Upstream(lambda _: answers.text("chat", "Hi", False)) as up,
-        Collector() as collector,
-        serving(collector.config("content = true\nbatch_ms = 3600000") + one_target("chat", up)) as gateway,
+        Collector(lambda _: Raw([Wait(goes_on)])) as collector,
+        serving(collector.config("content = true") + one_target("chat", up)) as gateway,
     ):
         body = asking.body("chat", "x" * 12_000_000, stream=False)
-        for _ in range(3):
+        for number in range(5):
             await call(gateway.port, "/v1/chat/completions", body)
-        # Two of them take 24 of 32 MB.
+            if number == 1:
+                await collector.received()
+        # Two are on their way, and two wait: a third would be more than 32 MB.
         assert (await metrics(gateway.port))["routecodex_telemetry_dropped_total"] == 2.0
+        goes_on.set()
 
 
 @pytest.mark.parametrize("stream", [False, True])

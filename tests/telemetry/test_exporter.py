@@ -118,6 +118,18 @@ async def test_a_batch_that_becomes_full_while_others_wait_leaves_at_once() -> N
     assert len(collector.requests) == 1
 
 
+async def test_what_fills_half_of_the_queue_leaves_before_any_is_dropped() -> None:
+    async with Collector() as collector, exporting(options(collector.url, queue=100, batch=3600)) as exporter:
+        for item in range(1, 26):
+            exporter.add(item, 2)
+        await counts(exporter, 50, 0)
+        for size in (15, 2):
+            exporter.add(99, 1, content_bytes=size << 20)
+            await asyncio.sleep(0)
+        await counts(exporter, 52, 0)
+    assert len(collector.requests) == 2
+
+
 async def test_over_the_bounds_of_the_queue_spans_are_dropped_and_counted() -> None:
     async with Collector() as collector, exporting(options(collector.url, queue=5, batch=3600)) as exporter:
         for item in range(1, 5):

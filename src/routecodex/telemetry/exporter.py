@@ -135,8 +135,14 @@ class SpanExporter(Generic[T]):
         self._content_bytes += content_bytes
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-        elif self._spans >= _BATCH_SPANS:
+        elif self._is_due(options):
             self._wake.set()
+
+    def _is_due(self, options: ExportOptions) -> bool:
+        """Return whether what waits is a full batch, or so much that the next spans might be dropped."""
+        return (
+            self._spans >= min(_BATCH_SPANS, options.queue // 2) or self._content_bytes >= _MAX_CONTENT // 2
+        )
 
     def configure(self, options: ExportOptions | None) -> None:
         """Use these options from the next attempt on; spans that wait when it is turned off are dropped."""
@@ -176,7 +182,7 @@ class SpanExporter(Generic[T]):
 
     async def _wait_for_batch(self) -> None:
         """Wait until a batch is full, or has waited long enough."""
-        if self._closing or self.options is None or self._spans >= _BATCH_SPANS:
+        if self._closing or self.options is None or self._is_due(self.options):
             return
         self._wake.clear()
         with contextlib.suppress(TimeoutError):
