@@ -209,6 +209,20 @@ def test_selectors_select_the_pods(program: Path, tmp_path: Path) -> None:
     assert monitored.items() <= objects["Service"]["metadata"]["labels"].items()
 
 
+def test_every_object_has_the_name_and_the_labels_of_its_release(program: Path, tmp_path: Path) -> None:
+    objects = rendered(program, tmp_path, "serviceMonitor: { enabled: true }\nautoscaling: { enabled: true }")
+    assert len(objects) == 7
+    assert {one["metadata"]["name"] for one in objects.values()} == {"release-routecodex"}
+    for one in objects.values():
+        assert one["metadata"]["labels"] == {
+            "helm.sh/chart": f"routecodex-{__version__}",
+            "app.kubernetes.io/name": "routecodex",
+            "app.kubernetes.io/instance": "release",
+            "app.kubernetes.io/version": __version__,
+            "app.kubernetes.io/managed-by": "Helm",
+        }
+
+
 def test_prometheus_scrapes_the_port_of_the_service(program: Path, tmp_path: Path) -> None:
     objects = rendered(program, tmp_path, chart.EVERY_OPTION)
     (endpoint,) = objects["ServiceMonitor"]["spec"]["endpoints"]
