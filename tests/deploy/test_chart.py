@@ -104,6 +104,7 @@ def test_the_pod_is_confined_probed_and_given_time_to_drain(
     pod = objects["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -180,6 +181,27 @@ def test_a_change_of_the_configuration_and_nothing_else_starts_the_gateways_anew
     assert template("b", "replicaCount: 3") == before
     for name, values in (("c", with_extra("max_queued = 5")), ("d", with_config(f"{REDIS}\n{NO_STORE}"))):
         assert template(name, values) != before
+
+
+def test_the_service_learns_of_a_drain_before_the_gateway_accepts_nothing_more(
+    program: Path, tmp_path: Path
+) -> None:
+    objects = rendered(program, tmp_path, "{}")
+    (container,) = pod_of(objects)["containers"]
+    probe = container["readinessProbe"]
+    seconds = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert seconds < loaded(objects["ConfigMap"]["data"]["config.toml"]).server.drain_notice_ms / 1000
+    # A start waits 5 s for a store that hangs.
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] > 30
+
+
+def test_a_gateway_asks_for_what_its_autoscaling_is_a_share_of(program: Path, tmp_path: Path) -> None:
+    objects = rendered(program, tmp_path, chart.EVERY_OPTION)
+    (container,) = pod_of(objects)["containers"]
+    (metric,) = objects["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert metric["resource"]["name"] == "cpu"
+    assert container["resources"]["requests"]["cpu"] == "250m"
 
 
 def test_without_autoscaling_there_are_as_many_gateways_as_asked_for(program: Path, tmp_path: Path) -> None:
