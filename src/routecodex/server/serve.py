@@ -489,7 +489,7 @@ class Service:
         """Wait while other workers drain: this one keeps the row of the node, which goes last."""
         peers = self._request_source.peers
         while peers is not None and any(await peers.ask({"draining": True})):
-            """Each answer is late: there is no need to pause."""
+            continue  # each answer is late: there is no need to pause
 
     async def _still_drains(self) -> bool:
         """Return whether this worker drains, after a while if it does."""
