@@ -171,6 +171,12 @@ def test_the_configuration_of_compose_loads() -> None:
         "proxy_next_upstream error timeout",
         "proxy_http_version 1.1",
         "client_max_body_size 32m",
+        "large_client_header_buffers 8 64k",
+        # By default both are 60 s: too long for a gateway that is gone, too short for a whole answer.
+        "proxy_connect_timeout 2s",
+        "proxy_read_timeout 3600s",
+        "proxy_set_header Connection $connection_header",
+        "keepalive 64",
     ],
 )
 def test_nginx_passes_streams_on(directive: str) -> None:
