@@ -170,7 +170,7 @@ def test_the_configuration_of_compose_loads() -> None:
         "proxy_request_buffering off",
         "proxy_next_upstream error timeout",
         "proxy_http_version 1.1",
-        "client_max_body_size 32m",
+        "client_max_body_size 0",
         "large_client_header_buffers 8 64k",
         # By default both are 60 s: too long for a gateway that is gone, too short for a whole answer.
         "proxy_connect_timeout 2s",

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_port
+from routecodex.protocols import grammar
 from tests.cli.process import until
 from tests.deploy import checks
 from tests.deploy.test_files import compose
@@ -100,6 +101,22 @@ async def test_tokens_pass_as_they_come(tmp_path: Path) -> None:
         answer = await stream.rest()
         await stream.close()
     asking.check("chat", answer, stream=True)
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+async def test_a_body_that_is_too_large_is_refused_in_the_protocol_of_the_client(
+    tmp_path: Path, protocol: str
+) -> None:
+    async with (
+        Upstream(lambda _: answers.text("chat", "Hi", False)) as up,
+        serving(one_target("chat", up)) as gateway,
+        balancer(tmp_path, [gateway.port] * 3) as port,
+    ):
+        body = asking.body(protocol, "x" * (33 * 1024 * 1024), stream=False)
+        answer = await call(port, asking.path(protocol, stream=False), body)
+    assert answer.status == 413
+    grammar.check_error(protocol, answer.status, answer.body)
+    assert up.requests == []
 
 
 async def test_a_gateway_that_is_gone_is_passed_over(tmp_path: Path) -> None:
