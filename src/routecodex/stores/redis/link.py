@@ -361,10 +361,11 @@ class RedisLink:
         try:
             return await sent(send)
         except _SendAgain as again:
-            rest = None if again.was_late else limit - time.monotonic()
+            left = limit - time.monotonic()
+            is_own_fault = again.was_late or left <= 0
         try:
             # On a stale connection both together may take the time of one call.
-            async with asyncio.timeout(rest):
+            async with asyncio.timeout(None if is_own_fault else left):
                 return await sent(send)
         except _SendAgain as again:
             error = StoreGone(f"{self.options.address.shown}: {again.reason}")
