@@ -131,6 +131,15 @@ async def test_the_store_follows_a_failover_of_sentinels(replicated: list[RedisS
             assert info["role"] == "master"
 
 
+async def test_sentinels_that_do_not_know_the_master_are_named(replicated: list[RedisServer]) -> None:
+    sentinel = replicated[-1]
+    one = open_node(f"redis+sentinel://127.0.0.1:{sentinel.port}/other")
+    expected = f"No master found for 'other': 127.0.0.1:{sentinel.port} does not know it"
+    with pytest.raises(StoreError, match=f"{expected}$"):
+        await one.get("sessions", "s-1")
+    await one.close()
+
+
 async def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_master(
     replicated: list[RedisServer],
 ) -> None:

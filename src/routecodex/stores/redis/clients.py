@@ -108,7 +108,9 @@ class ConcurrentSentinel(Sentinel):
         masters: Any = await sentinel.sentinel_masters()
         state = masters.get(service_name)
         if not state or not self.check_master_state(state, service_name):
-            raise MasterNotFoundError(f"{sentinel} names none")
+            settings = sentinel.connection_pool.connection_kwargs
+            problem = "takes it for down" if state else "does not know it"
+            raise MasterNotFoundError(f"{HostPort(settings['host'], settings['port'])} {problem}")
         return state["ip"], state["port"]
 
 
