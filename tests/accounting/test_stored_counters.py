@@ -26,6 +26,7 @@ from routecodex.config import LimitConfig
 from routecodex.stores.monitored import MonitoredStore
 from routecodex.stores.store import StoreError
 from tests.kit.redis_server import RedisServer
+from tests.stores.redis.losing_proxy import LosingProxy
 from tests.stores.redis.nodes import eventually, open_node
 
 
@@ -43,7 +44,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 class Process:
     """The counters of one process, on a store of its own."""
 
-    def __init__(self, server: RedisServer, node: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, server: RedisServer | LosingProxy, node: str, *, timeout: float = 5.0) -> None:
         self.node = node
         self.store = MonitoredStore(open_node(server.url, timeout=timeout))
         assert self.store.groups is not None
@@ -288,3 +289,22 @@ async def test_use_during_an_outage_is_counted_once_when_redis_is_back(tmp_path:
     finally:
         await one.close()
         server.kill()
+
+
+async def test_use_whose_answer_was_lost_counts_once_however_much_others_have_counted_since(
+    running: RedisServer, processes: list[Process]
+) -> None:
+    other, rows = processes[0], limits("100 tokens/day", "$1/day")
+    async with LosingProxy(running.port) as proxy:
+        one = Process(proxy, "gw-9", timeout=0.3)
+        reserved = await one.reserve(rows, 40, 7)
+        proxy.is_losing = True
+        await one.settle(reserved, 12, 3)
+        await eventually(lambda: not one.store.works)
+        for _ in range(8):
+            await other.settle(await other.reserve(rows, 1, 1), 1, 1)
+        proxy.is_losing = False
+        await eventually(lambda: one.store.works)
+        await one.counters.flush()
+        assert one.state(rows) == [(20, 0), (11, 0)]
+        await one.close()

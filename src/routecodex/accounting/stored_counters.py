@@ -41,6 +41,8 @@ SILENCE_MS: Final = 30_000
 """Milliseconds after its last sign of life in which the reservations of a process end."""
 _RENEW_MS: Final = 10_000
 _ASKED_MS: Final = 60_000
+_SETTLED_MS: Final = 3_600_000
+"""Milliseconds after which a use that is sent again may count twice: the longest outage to expect."""
 _DAY: Final = 86_400.0
 _MOST_NODES: Final = 1000
 _MOST_UNSENT: Final = 100_000
@@ -55,12 +57,14 @@ log = logging.getLogger("routecodex.limits")
 class StoredLimit(Struct):
     """The stored state of a limit: the cells of its window, and reservations by process with their end.
 
-    `nodes` have added what their ledgers know.
+    `nodes` have added what their ledgers know. `settled` has the number of the last use that a process has
+    added, until that is forgotten: the store knows the ids of the last writes alone.
     """
 
     cells: list[int]
     held: dict[str, tuple[int, int]] = {}
     nodes: list[str] = []
+    settled: dict[str, tuple[int, int]] = {}
 
 
 _decoder = Decoder(StoredLimit)
@@ -88,6 +92,16 @@ class LimitView:
         """Set what a process has reserved; what has ended is dropped."""
         held = {name: row for name, row in self.stored.held.items() if row[1] > now_ms and name != process}
         self.stored.held = {**held, process: (amount, now_ms + SILENCE_MS)} if amount else held
+
+    def settle(self, process: str, number: int, now_ms: int) -> bool:
+        """Note a use of a process; return False if it was added before. Its uses come in their order."""
+        settled = self.stored.settled
+        last, _ = settled.get(process, (-1, 0))
+        if number <= last:
+            return False
+        kept = {name: row for name, row in settled.items() if row[1] > now_ms}
+        self.stored.settled = {**kept, process: (number, now_ms + _SETTLED_MS)}
+        return True
 
     def figures(self, now_ms: int) -> LimitFigures:
         return LimitFigures(
@@ -121,7 +135,7 @@ class StoredCounters:
         """Name of the data in the store; another one when they were lost."""
         self._asked_ms = 0
         """Time of the last query for figures: they are kept up to date while somebody looks."""
-        self._unsent: deque[tuple[Sequence[Limit], list[int], list[int], str]] = deque(maxlen=_MOST_UNSENT)
+        self._unsent: deque[tuple[Sequence[Limit], list[int], list[int], int]] = deque(maxlen=_MOST_UNSENT)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sender: asyncio.Task[None] | None = None
 
@@ -169,7 +183,7 @@ class StoredCounters:
             reservation.amounts[index] -= amount
         if len(self._unsent) == _MOST_UNSENT:
             log.error("the use of very many requests could not be counted; the oldest is dropped")
-        self._unsent.append((reservation.limits, list(used), freed, self._new_id()))
+        self._unsent.append((reservation.limits, list(used), freed, next(self._numbers)))
         self._send()
 
     def _send(self) -> None:
@@ -179,9 +193,11 @@ class StoredCounters:
     async def _send_all(self) -> None:
         """Count what was used, in order; the first that fails waits for the next sign of life."""
         while self._unsent:
-            limits, used, freed, id = self._unsent[0]
+            limits, used, freed, number = self._unsent[0]
             try:
-                events = await self._step(limits, partial(self._settle, used, freed), id=id)
+                events = await self._step(
+                    limits, partial(self._settle, used, freed, number), id=f"{self._process}.{number}"
+                )
             except CountersUnavailable as exc:
                 log.debug("use is not counted yet: %s", exc)
                 return
@@ -193,13 +209,13 @@ class StoredCounters:
                 self.on_events(events)
 
     def _settle(
-        self, used: Sequence[int], freed: Sequence[int], views: list[LimitView]
+        self, used: Sequence[int], freed: Sequence[int], number: int, views: list[LimitView]
     ) -> tuple[bool, list[LimitEvent]]:
         now_ms = self._now_ms()
         events: list[LimitEvent] = []
         for view, amount, less in zip(views, used, freed, strict=True):
             view.hold(self._process, max(0, self._own.get(view.limit.digest, 0) - less), now_ms)
-            if amount:
+            if amount and view.settle(self._process, number, now_ms):
                 view.limit.window.add(view.state, amount)
                 events += _events_of_use(view, now_ms)
         return True, events
