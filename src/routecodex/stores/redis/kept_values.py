@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict, deque
 
 from routecodex.stores.store import Stored
@@ -64,7 +65,9 @@ class KeyLocks:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                waiting.remove(turn)
+                # A release may have passed it over already.
+                with contextlib.suppress(ValueError):
+                    waiting.remove(turn)
             else:
                 self.release(name)
             raise
