@@ -389,3 +389,19 @@ async def test_versions_never_repeat_even_if_the_data_is_lost(
         await one.delete("sessions", "s-1")
         versions.append(await version(one))
         assert versions == sorted(set(versions))
+
+
+async def test_versions_go_on_from_the_last_one_if_the_clock_of_the_server_goes_back(
+    server: RedisServer, redis: Any
+) -> None:
+    ahead = 3_600_000_000
+    async with nodes(server.url, 1) as (one,):
+        last = await one.put("health", "glm", b"1") + ahead
+        redis.hset("routecodex:{health.0}:v:glm", "n", str(last))
+        assert await one.put("health", "glm", b"2") == last + 1
+        # A key that was deleted an hour ago is known by the others of its stripe alone.
+        assert await one.put("health", "other", b"1") == last + 2
+        assert await one.update("health", "glm", add_one) == b"3"
+        stored = await one.get("health", "glm")
+        assert stored is not None
+        assert stored.version == last + 3
