@@ -113,6 +113,23 @@ async def test_calls_that_wait_for_a_connection_fail_with_the_first_late_one_too
         assert all(isinstance(call.exception(), StoreError) for call in (*early, *late))
 
 
+async def test_a_write_that_is_sent_again_is_recognised_behind_three_of_others(server: RedisServer) -> None:
+    with server.client() as redis:
+        async with LosingProxy(server.port) as proxy, nodes(server.url, 1) as (other,):
+            one = open_node(proxy.url, timeout=PATIENCE)
+            await one.put("health", "count", b"7")
+            proxy.is_losing = True
+            call = asyncio.ensure_future(one.update("health", "count", add_one))
+            await eventually(lambda: redis.hget("routecodex:{health.0}:v:count", "d") == b"8")
+            for _ in range(3):
+                await other.update("health", "count", add_one)
+            proxy.is_losing = False
+            redis.client_kill_filter(_type="normal", skipme=True)
+            assert await call == b"8"
+            assert await value_of(other, "health", "count") == b"11"
+            await one.close()
+
+
 async def test_a_call_that_is_sent_again_has_only_the_rest_of_its_time(server: RedisServer) -> None:
     order: list[str] = []
 
