@@ -12,7 +12,7 @@ import pytest
 from routecodex.canon.store_url import parse_redis_url
 from routecodex.stores.cell import Cell
 from routecodex.stores.redis.options import RedisOptions
-from routecodex.stores.redis.scripts import SET_ASIDE
+from routecodex.stores.redis.scripts import REMOVE, SET_ASIDE
 from routecodex.stores.redis.store import RedisStore
 from routecodex.stores.store import Stored, StoreError
 from tests.kit.redis_server import RedisServer
@@ -328,6 +328,29 @@ async def test_a_damaged_value_that_another_node_replaces_meanwhile_is_not_set_a
         proxy.before = replace
         assert await one.get("health", "glm") == Stored(b"1", 7)
         assert redis.exists("routecodex:{health.0}:damaged:glm") == 0
+        await one.close()
+
+
+async def test_a_key_that_another_node_writes_during_a_trim_is_not_taken_for_absent(
+    server: RedisServer, redis: Any
+) -> None:
+    async with LosingProxy(server.port) as proxy, nodes(server.url, 1) as (other,):
+        one = open_node(proxy.url)
+        for key in ("a", "b"):
+            await one.put("health", key, b"1")
+        # Forget what is known of the space, but keep the values.
+        redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        await eventually(lambda: one.stamp_of("health", "a") < 0 and one.stamp("x") == one.stamp("x"))
+
+        async def write(data: bytes) -> None:
+            if REMOVE.sha.encode() in data:
+                proxy.swallows = b"message"
+                await other.put("health", "a", b"2")
+
+        proxy.before = write
+        assert await one.trim("health", entries=0, size=0) == 1
+        assert one.stamp_of("health", "a") != 0
+        assert await value_of(one, "health", "a") == b"2"
         await one.close()
 
 

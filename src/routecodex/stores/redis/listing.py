@@ -61,10 +61,13 @@ async def recent(
 async def trim(
     link: RedisLink, names: KeyNames, space: str, *, entries: int, size: int, writer: str
 ) -> tuple[int, list[RemovedKey]]:
-    """Delete expired keys, then the oldest until both limits hold; return how many, and those not expired."""
+    """Delete expired keys, then the oldest until both limits hold.
+
+    Return how many, and those of them that had not expired, as far as it is known which were deleted.
+    """
     stripes = names.stripes(space)
     tallies = await asyncio.gather(*(_expire(link, stripe) for stripe in stripes))
-    expired = sum(gone for gone, _, _ in tallies)
+    deleted = sum(gone for gone, _, _ in tallies)
     number, total = sum(one for _, one, _ in tallies), sum(one for _, _, one in tallies)
     removed: list[RemovedKey] = []
     while number > entries or (total > size and number):
@@ -75,10 +78,12 @@ async def trim(
         for stripe in stripes:
             keys = [one for one in chosen if one.stripe_number == stripe.number]
             if keys:
-                removed += await _remove(link, names, stripe, keys, writer=writer)
+                count, found = await _remove(link, names, stripe, keys, writer=writer)
+                deleted += count
+                removed += found
         number -= len(chosen)
         total -= sum(one.size for one in chosen)
-    return expired + len(removed), removed
+    return deleted, removed
 
 
 async def _expire(link: RedisLink, stripe: Stripe) -> tuple[int, int, int]:
@@ -112,12 +117,13 @@ def _surplus(oldest: Iterable[OldKey], number: int, size: int) -> list[OldKey]:
 
 async def _remove(
     link: RedisLink, names: KeyNames, stripe: Stripe, keys: Sequence[OldKey], *, writer: str
-) -> list[RemovedKey]:
+) -> tuple[int, list[RemovedKey]]:
     values = [stripe.value(one.key) for one in keys]
     pairs = [text for one in keys for text in (one.key, str(one.version))]
     count, generation = await link.run(
         REMOVE, (*stripe.lists, *values), names.channel, stripe.place, writer, *pairs, writes=True
     )
     if count < len(keys):
-        return [RemovedKey(stripe, one.key, 0) for one in keys[:count]]
-    return [RemovedKey(stripe, one.key, int(generation)) for one in keys]
+        # Somebody has written some of them meanwhile: the messages tell which.
+        return count, []
+    return count, [RemovedKey(stripe, one.key, int(generation)) for one in keys]
