@@ -25,7 +25,7 @@ from tests.kit.gateway import Running
 from tests.kit.raw_client import Answer, begin, call
 from tests.kit.redis_server import RedisServer
 from tests.kit.steps import Answer as UpstreamAnswer
-from tests.kit.steps import Steps, Wait
+from tests.kit.steps import Hang, Steps, Wait
 from tests.kit.upstream import Request, Upstream
 from tests.stores.redis.nodes import eventually, is_up, open_node
 
@@ -226,6 +226,62 @@ async def test_due_reminders_wait_while_the_store_is_down(server: RedisServer) -
         await eventually(lambda: has_status(one, "ok"))
         await ask(one)
         assert reminded(up) == 1
+
+
+LONG_LEASE = config("lease_ms = 3600000\nhold_max_ms = 0\n")
+
+
+async def test_a_delivery_that_could_not_be_written_is_written_when_the_store_is_back(
+    server: RedisServer,
+) -> None:
+    """Long before the next renewal: a node that stops then leaves no reminder to be told again."""
+
+    def reply(request: Request) -> UpstreamAnswer:
+        server.kill()
+        return answers.text("chat", "hi", answers.wants_stream(request))
+
+    async with watcher(server) as store, cluster(server, 1, more=LONG_LEASE, reply=reply) as (up, [one]):
+        await schedule(store, now_ms())
+        assert (await ask(one)).status == 200
+        assert reminded(up) == 1
+        await eventually(lambda: has_status(one, "degraded"))
+        server.start()
+        await eventually(lambda: has_status(one, "ok"))
+        await eventually(lambda: is_up(store))
+        await eventually(lambda: is_delivered(store))
+
+
+async def test_a_mark_that_could_not_be_given_back_is_given_back_when_the_store_is_back(
+    server: RedisServer,
+) -> None:
+    def reply(request: Request) -> UpstreamAnswer:
+        return Steps([Hang()])
+
+    async with watcher(server) as store, cluster(server, 1, more=LONG_LEASE, reply=reply) as (up, [one]):
+        await schedule(store, now_ms())
+        body = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
+        under_way = await begin(one.port, "/v1/chat/completions", body, headers={"x-session-id": SESSION})
+        await up.received()
+        assert (await stored_task(store)).get("reservation")
+        server.kill()
+        await eventually(lambda: has_status(one, "degraded"))
+        await under_way.leave()
+        await up.requests[0].gone.wait()
+        await eventually(lambda: is_idle(one))
+        server.start()
+        await eventually(lambda: is_given_back(store))
+
+
+async def is_idle(running: Running) -> bool:
+    status = await call(running.port, "/admin/status", method="GET", headers=OPERATOR)
+    return bool(status.json["active"] == 0)
+
+
+async def is_given_back(store: RedisStore) -> bool:
+    try:
+        return not (await stored_task(store)).get("reservation")
+    except StoreError:
+        return False
 
 
 async def test_a_node_that_stops_gives_its_marks_back(tmp_path: Path, server: RedisServer) -> None:

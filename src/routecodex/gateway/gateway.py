@@ -247,9 +247,12 @@ class Gateway:
         clock = config.server_tools.clock
         if after is not None and after.clock_service.config == clock:
             return after.clock_service
-        return ClockService(
+        service = ClockService(
             clock, store=self.store, clock=self._clock, environ=self._environ, ntp_file=self._ntp_file
         )
+        # For good: after a reload requests may go on with this clock.
+        self.store.on_return.append(service.save_unsaved)
+        return service
 
     async def _clear_clock(self, scope: Scope) -> None:
         """Delete the clock tasks of a session at once."""

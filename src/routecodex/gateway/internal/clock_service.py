@@ -150,6 +150,10 @@ class ClockService:
             loop.create_task(self.time.run()),
         ]
 
+    def save_unsaved(self) -> None:
+        """Begin to write what could not be written while the store was down."""
+        self._deliveries.save_unsaved()
+
     def release(self) -> None:
         """End every hold, because the server stops: the answers that are held are complete."""
         self._due_timer.release()

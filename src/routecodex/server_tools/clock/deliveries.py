@@ -4,7 +4,7 @@ A reservation is stored with an expiry, so that two requests never deliver the s
 processes. It is renewed while its request runs; if the process dies, it expires. The process that holds a
 reservation ignores its expiry. A commit is started once the first byte of the answer has been written to the
 client: a process that is killed between the two leaves the reservation, and the reminder is delivered again.
-A commit that could not be written is retried with the next renewal.
+What could not be written while the store was down is written when it is back.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Deliveries:
         self._up = store.uptime if up is None else up
         self._new_id = new_id
         self._held: dict[str, HeldReservation] = {}
+        self._unreleased: list[Reservation] = []
+        """Reservations that were rolled back while the store was down."""
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[Any]] = set()
 
@@ -126,6 +128,17 @@ class Deliveries:
                 await self._renew(held.reservation)
             else:
                 await self.commit(held.reservation)
+
+    def save_unsaved(self) -> None:
+        """Begin to write what could not be written while the store was down."""
+        if self._held or self._unreleased:
+            self._start(self._save_unsaved())
+
+    async def _save_unsaved(self) -> None:
+        unreleased, self._unreleased = self._unreleased, []
+        for reservation in unreleased:
+            await self._roll_back(reservation)
+        await self.renew()
 
     async def close(self) -> None:
         """Wait for running store operations.
@@ -189,7 +202,8 @@ class Deliveries:
                 reservation.session, partial(edits.roll_back, mark_id=reservation.id)
             )
         except StoreError as exc:
-            log.debug("%s: tasks are released only when the lease expires: %s", reservation.request_id, exc)
+            log.debug("%s: tasks are not released yet: %s", reservation.request_id, exc)
+            self._unreleased.append(reservation)
             return
         log.info("%s: %d tasks released", reservation.request_id, released)
 
