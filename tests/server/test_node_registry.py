@@ -126,10 +126,11 @@ async def test_a_row_is_written_at_once_when_the_store_is_back_and_when_the_node
     redis: RedisServer,
 ) -> None:
     async with registered(redis) as (registry, store):
-        # Its data is gone with it.
         with redis.killed():
             await eventually(lambda: is_down(store))
+        # Its data is gone with it.
         await eventually(lambda: is_listed(store))
+        assert [node.row.draining for node in await read_nodes(store)] == [False]
         registry.drain()
 
         async def is_draining() -> bool:
