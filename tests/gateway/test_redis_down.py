@@ -108,6 +108,52 @@ async def test_what_a_node_knows_goes_on_at_full_speed(server: RedisServer, outa
         assert target(await ask(one)) == (200, "second.primary.m")
 
 
+@gone
+async def test_a_message_that_was_applied_stays_applied_and_the_next_ends_its_turn(
+    server: RedisServer, outage: Outage
+) -> None:
+    forced = {"role": "user", "content": "<**second.m**> hi"}
+    more = [forced, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "and now?"}]
+
+    async def chat(running: Running, messages: list[Any]) -> Any:
+        body = {"model": "auto", "messages": messages}
+        return target(await call(running.port, "/v1/chat/completions", body, headers={"x-session-id": "s"}))
+
+    async with cluster(server, 1) as (_, [one]):
+        assert await chat(one, [forced]) == (200, "second.primary.m")
+        with outage(server):
+            await until_degraded(one)
+            assert await chat(one, [forced]) == (200, "second.primary.m")
+            # What the first message forced has ended, though that cannot be saved now.
+            for _ in range(2):
+                assert await chat(one, more) == (200, "first.primary.m")
+        await until_ready(one)
+        assert await chat(one, more) == (200, "first.primary.m")
+        assert (await admin(one, "routing?session=s")).json["sessions"][0]["force"] is None
+
+
+async def test_a_sticky_target_that_cannot_be_used_is_passed_over_though_it_cannot_be_cleared(
+    server: RedisServer,
+) -> None:
+    def reply(request: Request) -> UpstreamAnswer:
+        if request.headers["authorization"] == "Bearer secret-second" and b"again" in request.body:
+            return answers.error("chat", 429, "slow down", retry_after="60")
+        return answers.text("chat", "hi", answers.wants_stream(request))
+
+    async with cluster(server, 1, reply=reply) as (_, [one]):
+        assert target(await ask(one, "hi <**!second.m**>")) == (200, "second.primary.m")
+        assert target(await ask(one)) == (200, "second.primary.m")
+        with server.killed():
+            await until_degraded(one)
+            for _ in range(2):
+                answer = await ask(one, "again")
+                assert target(answer) == (200, "first.primary.m")
+                assert "sticky second.m cleared: no key of it can be used" in notices(answer)
+        await until_ready(one)
+        assert target(await ask(one, "again")) == (200, "first.primary.m")
+        assert (await admin(one, "routing?session=s")).json["sessions"][0]["sticky"] is None
+
+
 async def test_what_a_node_knows_outlives_a_return_that_fails(server: RedisServer) -> None:
     async with cluster(server, 1, store='on_down = "refuse"\n') as (_, [one]):
         assert (await ask(one)).status == 200

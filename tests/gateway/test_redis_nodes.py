@@ -76,6 +76,20 @@ async def test_the_first_instruction_of_a_session_is_one_call_of_redis(server: R
         assert target(await ask(two, session="new")) == (200, "second.primary.m")
 
 
+async def test_a_message_that_was_applied_needs_no_call_of_redis_while_its_turn_goes_on(
+    server: RedisServer,
+) -> None:
+    """An agent sends the message with its instruction again and again, with the results of its tools."""
+    async with cluster(server, 2) as (_, nodes):
+        for one in nodes:
+            for _ in range(2):
+                assert target(await ask(one, "<**second.m**> hi")) == (200, "second.primary.m")
+        with server.monitored() as calls:
+            for one in nodes:
+                assert target(await ask(one, "<**second.m**> hi")) == (200, "second.primary.m")
+        assert [call for call in calls if "sessions" in call] == []
+
+
 def is_of_a_node(command: str) -> bool:
     """Whether this is a sign of life or a look at the clock, which come by themselves."""
     return "{servers.0}" in command or "epoch" in command

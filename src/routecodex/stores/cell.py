@@ -97,6 +97,7 @@ class CellEdit(Generic[T, R]):
         if self.value == empty and raw is not None:
             return None
         if self.value == before:
+            self.size = 0 if raw is None else len(raw)
             raise Unchanged
         encoded = format.encode(key, self.value)
         self.size = len(encoded)
@@ -172,6 +173,10 @@ class Cell(Generic[T]):
             known.recheck_at = now + self._recheck
         self._values.move_to_end(key)
         return known.value
+
+    def is_cached(self, key: str) -> bool:
+        """Return whether a last known value is in memory; the store may hold a newer one."""
+        return key in self._values
 
     async def load(self, key: str) -> T:
         """Return the value; while the store is down the last known one, empty if none is known."""
@@ -276,6 +281,9 @@ class Cell(Generic[T]):
             try:
                 stored = await self._store.update(self._space, key, edit.apply, ttl=self._ttl)
             except Unchanged:
+                if key not in self._values:
+                    # The next reader reads it again, and without the store this is the last known value.
+                    self._remember(key, edit.value, None, size=edit.size, absent=edit.size == 0)
                 return edit.result
             except CorruptValue as exc:
                 corrupt = exc.raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.request_limits import NO_PRICE, CallLimits, RouteInstead
 from routecodex.gateway.services import GatewayServices
 from routecodex.gateway.state.key_health import unusable_key_error
+from routecodex.gateway.state.sessions import StateNotSaved
 from routecodex.protocols.upstream_errors import is_context_overflow, names_unknown_model
 from routecodex.routing.cooldown import outcome_of
 from routecodex.routing.pools import NextTurn
@@ -148,10 +150,12 @@ class RequestPlanner:
         self._request.notices.add(f"sticky {sticky} cleared: no key of it can be used")
         context.session = replace_state(context.session, sticky=None)
         if context.scope.lasts:
-            await self._services.sessions.change(
-                context.scope,
-                lambda state: without_sticky(state, sticky),
-            )
+            # If that cannot be saved, the next request clears it.
+            with contextlib.suppress(StateNotSaved):
+                await self._services.sessions.change(
+                    context.scope,
+                    lambda state: without_sticky(state, sticky),
+                )
 
 
 class Failover:

@@ -26,7 +26,7 @@ from routecodex.gateway.context.instructions import (
 from routecodex.gateway.context.message_marks import is_among
 from routecodex.gateway.request import ClientRequest
 from routecodex.gateway.state.operator_state import OperatorState
-from routecodex.gateway.state.sessions import Sessions
+from routecodex.gateway.state.sessions import Sessions, StateNotSaved
 from routecodex.protocols import large_body
 from routecodex.protocols.codec import OpeningHeads
 from routecodex.protocols.control_fields import (
@@ -158,7 +158,7 @@ class RoutingContextBuilder:
         if instructions is not None and client is not None and client.kinds is not None:
             instructions = permitted(instructions, client.kinds)
         known = self._sessions.peek(scope)
-        if known is None and not (save and self._applies_unread(instructions)):
+        if known is None and not (save and self._applies_unread(instructions, scope)):
             known = await self._load_session(request, scope)
         session = known or NOTHING_SET
         turn: str | None = None
@@ -222,9 +222,13 @@ class RoutingContextBuilder:
         """Return the forced turn if it goes on: the client has replaced all messages of the user."""
         return None if has_user_message(request.wire, role=role, rules=self._rules) else force.turn
 
-    def _applies_unread(self, instructions: ChatInstructions | None) -> bool:
+    def _applies_unread(self, instructions: ChatInstructions | None, scope: Scope) -> bool:
         """Return whether the instructions are applied without reading the state first."""
-        return instructions is not None and self._sessions.changes_unread and changes_state(instructions)
+        return (
+            instructions is not None
+            and changes_state(instructions)
+            and self._sessions.may_change_unread(scope)
+        )
 
     async def _load_session(self, request: ClientRequest, scope: Scope) -> SessionState:
         if scope.kind == "chain" and request.chain is None:
@@ -277,13 +281,19 @@ class RoutingContextBuilder:
     async def _end_force(
         self, instructions: ChatInstructions, scope: Scope, session: SessionState
     ) -> SessionState:
-        """End the forced target of an earlier message: the user has written a newer one."""
+        """End the forced target of an earlier message: the user has written a newer one.
+
+        If that cannot be saved, the next request ends it.
+        """
         force = session.force
         if force is None or not is_among(force.turn, instructions.earlier):
             return session
-        return await self._sessions.change(
-            scope, lambda state: replace(state, force=None) if state.force == force else state
-        )
+        try:
+            return await self._sessions.change(
+                scope, lambda state: replace(state, force=None) if state.force == force else state
+            )
+        except StateNotSaved:
+            return replace(session, force=None)
 
     def _query(
         self, request: ClientRequest, controls: ControlFields, scope: Scope, *, router: Router, no_rules: bool

@@ -131,12 +131,18 @@ class Sessions:
         """Edits that take back a change and wait for the store; of very many the oldest are forgotten."""
         self._saving: asyncio.Task[None] | None = None
         self.refuses_unknown = False
-        self.changes_unread = store.reads_by_updates
-        """Whether a state that is not known is changed without reading it first."""
+        self._changes_unread = store.reads_by_updates
 
     def peek(self, scope: Scope) -> SessionState | None:
         """Return the state if it is known without IO; None means that it has to be loaded."""
         return self._cell.peek(scope.key) if scope.lasts else EMPTY
+
+    def may_change_unread(self, scope: Scope) -> bool:
+        """Return whether a state that is not known is changed best without reading it first.
+
+        Not one that was known before: it may be known, with the same message applied, when it has been read.
+        """
+        return self._changes_unread and not self._cell.is_cached(scope.key)
 
     async def load(self, scope: Scope, notices: Notices | None = None) -> SessionState:
         """Return the state; while the store is down the last known one, or empty with a notice.
