@@ -172,9 +172,11 @@ class InstructionApplier:
         """Clear the clock of the session; if that fails, the message is not applied at all."""
         try:
             await self._clear_clock(scope)
-        except GatewayError:
-            await self._sessions.take_back(scope, partial(edit.taken_back, changed))
-            raise
+            return
+        except GatewayError as exc:
+            failure = exc
+        await self._sessions.take_back(scope, partial(edit.taken_back, changed))
+        raise failure
 
     async def _with_files(self, instructions: Sequence[Instruction], notices: Notices) -> list[Instruction]:
         """Replace each `stopMessage` from a file by one with its text; drop it with a notice on failure."""
