@@ -29,11 +29,13 @@ from bench.processes import Running, running, started
 from bench.setups import SETUPS
 from bench.systems import Ours, Place, redis_beside
 
-TRAFFIC = ("redis16", "redissticky16", "redisclients16")
 COUNTS = (1, 3)
 DEFAULT_ROUNDS, DEFAULT_SECONDS, WARMUP = 3, 2.0, 0.5
 # Work of three nodes, relative to one, for the same CPU time of each.
 LEAST_SCALE = 2.5
+# Not judged: every node writes the limits of all clients.
+SHOWN = ("redisclients16",)
+TRAFFIC = ("redis16", "redissticky16", *SHOWN)
 HEADS = ["cell", "nodes", "rps", "µs CPU of a node", "µs CPU of Redis", "× one node per CPU s"]
 
 
@@ -64,7 +66,8 @@ class NodesFigures:
     @property
     def holds(self) -> bool:
         """Whether all answers were correct and the nodes add up."""
-        return self.errors == 0 and (self.nodes == 1 or self.scale >= LEAST_SCALE * self.nodes / 3)
+        is_judged = self.nodes > 1 and self.cell not in SHOWN
+        return self.errors == 0 and (not is_judged or self.scale >= LEAST_SCALE * self.nodes / 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from routecodex.accounting.counters import (
     LimitReservation,
     Reserved,
 )
+from routecodex.accounting.limit_changes import SPACE
 from routecodex.accounting.limits import Limit, make_limits
-from routecodex.accounting.stored_counters import SPACE, StoredCounters
+from routecodex.accounting.stored_counters import StoredCounters
 from routecodex.accounting.windows import MICROS
 from routecodex.config import LimitConfig
 from routecodex.stores.monitored import MonitoredStore
@@ -198,6 +199,91 @@ async def test_figures_are_read_again_only_when_a_limit_was_used(
     with running.monitored() as commands:
         await two.counters.refresh()
     assert not [command for command in commands if "HMGET" in command]
+
+
+async def test_steps_that_wait_are_joined_and_each_is_admitted_or_refused_for_itself(
+    running: RedisServer, processes: list[Process]
+) -> None:
+    one, small, large = processes[0], limits("5 tokens/day"), limits("100 tokens/day", owner="client:other")
+    await one.reserve(large, 1)
+    await one.counters.flush()
+    with running.monitored() as commands:
+        found = await asyncio.gather(
+            *(one.reserve(rows, 2) for _ in range(10) for rows in (small, large)),
+        )
+        admitted = [row for row in found if isinstance(row, LimitReservation)]
+        for row in admitted:
+            one.counters.settle(row, [1], 0)
+        await one.counters.flush()
+    assert [isinstance(row, LimitReservation) for row in found[::2]] == [True] * 2 + [False] * 8
+    assert all(isinstance(row, LimitReservation) for row in found[1::2])
+    assert one.state(small) == [(2, 0)]
+    assert one.state(large) == [(10, 1)]
+    # Alone they were 32: one for each request, one for each that was admitted.
+    assert len([command for command in commands if "EVALSHA" in command]) < 12
+
+
+async def test_a_request_that_is_cancelled_while_it_reserves_holds_nothing(processes: list[Process]) -> None:
+    one, rows = processes[0], limits("10 tokens/day")
+    for turns in range(12):
+        task = asyncio.ensure_future(one.reserve(rows, 3))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done = (await asyncio.gather(task, return_exceptions=True))[0]
+        if isinstance(done, LimitReservation):
+            await one.settle(done, 0)
+    await one.settle(await one.reserve(rows, 1), 0)
+    assert one.state(rows) == [(0, 0)]
+
+
+async def test_a_reservation_that_is_ready_when_its_request_is_cancelled_is_given_back(
+    processes: list[Process],
+) -> None:
+    one, rows = processes[0], limits("10 tokens/day")
+
+    async def first() -> Reserved:
+        """The result of the other one, which is joined, has come in the same moment."""
+        found = await one.reserve(rows, 3)
+        second.cancel()
+        return found
+
+    going_on = asyncio.ensure_future(first())
+    second = asyncio.ensure_future(one.reserve(rows, 3))
+    reserved, cancelled = await asyncio.gather(going_on, second, return_exceptions=True)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert isinstance(reserved, LimitReservation)
+    await one.settle(reserved, 0)
+    assert one.state(rows) == [(0, 0)]
+
+
+async def test_what_a_cancelled_request_had_reserved_is_free_for_other_nodes(
+    processes: list[Process],
+) -> None:
+    one, two = processes[:2]
+
+    async def first() -> None:
+        await one.reserve(limits("10 tokens/day", owner="client:other"), 1)
+        second.cancel()
+
+    going_on = asyncio.ensure_future(first())
+    second = asyncio.ensure_future(one.reserve(limits("10 tokens/day"), 10))
+    await asyncio.wait([going_on, second])
+    assert second.cancelled()
+    await eventually(partial(is_admitted, two, 10))
+
+
+async def is_admitted(process: Process, amount: int) -> bool:
+    return isinstance(await process.reserve(limits("10 tokens/day"), amount), LimitReservation)
+
+
+async def test_no_step_waits_for_counters_that_are_closed(processes: list[Process]) -> None:
+    one = processes[0]
+    waiting = [asyncio.ensure_future(one.reserve(limits("10 tokens/day"), 1)) for _ in range(40)]
+    await asyncio.sleep(0)
+    one.counters.close()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(row) for row in found] == [CountersUnavailable] * 40
 
 
 async def test_reset_sets_use_to_zero_for_all_nodes(processes: list[Process]) -> None:

@@ -26,6 +26,8 @@ windows          arithmetic of calendar periods and rolling windows; time is an 
 counters         `LimitCounters`: the contract of counters; reservations, refusals, figures
 shared_counters  `SharedCounters`: counters in a file that all processes of a machine share
 stored_counters  `StoredCounters`: counters in a store that several machines share
+limit_changes    `LimitChanges`: atomic changes of limits in that store, joined while one is under way
+stored_limit     `LimitState`, `StoredLimit`: a limit in that store, and what a step does with it; pure
 counter_file     `CounterFile`: that file: its lock, its slots, a row for each process
 limit_packing    `PreparedLimits`: limits of the usual request, packed for limit_steps, which C replaces
 limit_slot       `LimitSlot`: the place of a limit in the file

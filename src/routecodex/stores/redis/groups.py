@@ -16,6 +16,8 @@ MOST_TRIES = 64
 _LONGEST_PAUSE = 0.05
 _MOST_SEEN = 10_000
 _READ_AT_ONCE = 200
+_MOSTLY_WRONG, _JUDGED = 0.5, 16
+"""Share of wrong guesses from which on values are read first, and the number of guesses that count for it."""
 
 T = TypeVar("T")
 
@@ -32,6 +34,8 @@ class RedisGroups:
         self._names = names
         self._jitter = jitter
         self._seen: dict[str, tuple[bytes | None, str]] = {}
+        self._wrong = 0.0
+        """Share of the last guesses that were wrong."""
         self._lock = asyncio.Lock()
 
     async def update(
@@ -46,24 +50,33 @@ class RedisGroups:
     ) -> T:
         await self._link.start()
         names = [stripe.value(key) for key in keys]
-        known = all(name in self._seen for name in names)
-        old = [self._seen[name] for name in names] if known else await self._read(stripe, names)
+        guess = [self._seen[name] for name in names if name in self._seen]
+        is_guess = len(guess) == len(names) and self._wrong < _MOSTLY_WRONG
+        old = guess if is_guess else await self._read(stripe, names)
+        if not is_guess and len(guess) == len(names):
+            self._judge(was_right=guess == old)
         for attempt in range(MOST_TRIES):
             values, result = change([value for value, _ in old])
-            if values is None and known:
+            if values is None and is_guess:
                 # What was seen last may be out of date, and the change has found nothing to write.
-                old, known = await self._read(stripe, names), False
+                old, is_guess = await self._read(stripe, names), False
                 continue
             if values is None:
                 return result
             found = await self._write(stripe, keys, old, values, id=id, ttl=ttl)
+            if is_guess:
+                self._judge(was_right=found is None)
             if found is None:
                 return result
-            old, known = found, False
+            old, is_guess = found, False
             if attempt % 2:
                 # Only then: what was returned before a pause is out of date after it.
                 await asyncio.sleep(self._jitter() * min(0.001 * 2.0**attempt, _LONGEST_PAUSE))
         raise StoreError(f"{stripe.space} was changed by others {MOST_TRIES} times; try again")
+
+    def _judge(self, *, was_right: bool) -> None:
+        """Note whether the values seen last were those stored: others may write them more often."""
+        self._wrong += (float(not was_right) - self._wrong) / _JUDGED
 
     async def generation(self, space: str) -> int:
         """Return the generation of the space: one more with every change of a group."""
