@@ -316,6 +316,41 @@ async def is_waited_for(server: RedisServer, one: RedisStore) -> None:
     await eventually(lambda: states == ["read_only", "up"])
 
 
+def subscribers(server: RedisServer) -> int:
+    """Return the number of connections that have subscribed to changes."""
+    with server.client() as client:
+        found: Any = client.client_list(_type="pubsub")
+        return len(found)
+
+
+async def test_changes_are_heard_when_the_only_server_in_the_url_has_left_a_cluster(
+    cluster: list[RedisServer], tmp_path: Path
+) -> None:
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    guest = RedisServer(tmp_path / "guest", *options)
+    try:
+        with guest.client() as client, cluster[0].client() as member:
+            bus: Any = member.config_get("cluster-port")
+            meet = ("CLUSTER", "MEET", "127.0.0.1", cluster[0].port, bus["cluster-port"])
+            client.execute_command(*meet)
+
+            def knows_all() -> bool:
+                info: Any = client.execute_command("CLUSTER INFO")
+                return bool(info["cluster_state"] == "ok")
+
+            await eventually(knows_all)
+        by_member = f"redis+cluster://127.0.0.1:{cluster[0].port}"
+        by_guest = f"redis+cluster://127.0.0.1:{guest.port}"
+        async with nodes(by_guest, 1) as (one,), nodes(by_member, 1) as (other,):
+            guest.kill()
+            await eventually(lambda: sum(map(subscribers, cluster)) == 2)
+            version = await other.put("sessions", "s-1", b"1")
+            await eventually(lambda: one.stamp_of("sessions", "s-1") == version)
+            assert await value_of(one, "sessions", "s-1") == b"1"
+    finally:
+        guest.kill()
+
+
 async def test_a_cluster_that_lost_a_server_is_down_until_it_is_back(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{one.port}" for one in cluster)
     async with nodes(f"redis+cluster://{hosts}", 1, timeout=1.0) as (one,):

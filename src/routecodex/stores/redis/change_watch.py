@@ -76,7 +76,7 @@ class ChangeWatch:
             self._reader = None
 
     async def _subscribe(self) -> tuple[Redis, PubSub]:
-        client = open_subscriber(self._link.options, self._attempts)
+        client = open_subscriber(self._link.options, self._attempts, others=self._link.known_servers())
         self._attempts += 1
         messages = client.pubsub()
         try:

@@ -66,15 +66,16 @@ def open_client(options: RedisOptions) -> RedisClient:
             return RedisCluster(startup_nodes=nodes, max_connections=POOL_SIZE, **settings)
 
 
-def open_subscriber(options: RedisOptions, attempt: int) -> Redis:
+def open_subscriber(options: RedisOptions, attempt: int, *, others: Sequence[HostPort] = ()) -> Redis:
     """Return a client with one connection, for the subscription.
 
-    Any server of a cluster passes on what is published at any other; `attempt` chooses the next one.
+    Any server of a cluster passes on what is published at any other; `attempt` chooses the next one of those
+    in the URL and the `others` that are known.
     """
     settings = connection_settings(options)
     if options.address.mode == "sentinel":
         return _sentinel(options, settings, 1)
-    hosts = options.address.hosts
+    hosts = tuple(dict.fromkeys((*options.address.hosts, *others)))
     return _single(hosts[attempt % len(hosts)], settings, 1)
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisError, SlotNotCoveredError
 
+from routecodex.canon.store_url import HostPort
 from routecodex.stores.redis.call_batches import CallBatches, CallLate
 from routecodex.stores.redis.circuit import LONGEST_PAUSE, Circuit
 from routecodex.stores.redis.clients import close_client, open_client, run_together
@@ -199,6 +200,12 @@ class RedisLink:
             name: await self._call(partial(client.execute_command, *command, target_nodes=node))
             for name, node in primaries.items()
         }
+
+    def known_servers(self) -> list[HostPort]:
+        """Return the servers of a cluster that is known; none of any other store."""
+        if not isinstance(self._client, RedisCluster):
+            return []
+        return [HostPort(node.host, int(node.port)) for node in self._client.get_nodes()]
 
     async def measure(self) -> None:
         """Measure the server's clock, and note whether it lost its data."""
