@@ -202,6 +202,10 @@ async def test_counts_wait_for_replicas_and_are_undone_without(tmp_path: Path) -
         # Other spaces do not wait, and nothing is down.
         await one.put("health", "glm", b"1")
         await eventually(lambda: is_value(one, b"1"))
+        with pytest.raises(StoreError, match="0 of 1 replicas"):
+            await one.update("clock", "session:a", add_one)
+        with pytest.raises(StoreError, match="0 of 1 replicas"):
+            await one.groups.update("budgets", ["b-1"], lambda _: ([b"1"], None), id="x.1", ttl=60)
         replica.thaw()
         assert await one.update("sessions", "count", add_one) == b"2"
     finally:

@@ -46,6 +46,8 @@ _START_SECONDS = 2.0
 """Seconds that the first contact may take, whatever `timeout` allows: a process starts without its store."""
 _PROBE_CALLS = 2
 """Calls until a process has noted a return: it may be as late as these."""
+_WAIT_SHARE = 0.8
+"""Share of the time of a call in which replicas must have a write: what they lack is no outage."""
 _SCANNED_AT_ONCE = 1000
 _BATCHES = POOL_SIZE // 2
 """Connections for calls that are sent together; the others are for calls that need one for themselves."""
@@ -328,12 +330,13 @@ class RedisLink:
         self, script: LuaScript, keys: Sequence[str], args: Sequence[Any], replicas: int
     ) -> Any:
         """Run a script, then WAIT on the same connection: it counts the writes of that connection alone."""
-        wait = ("WAIT", replicas, max(1, int(self.options.timeout * 800)))
+        limit = time.monotonic() + _WAIT_SHARE * self.options.timeout
         call = ("EVALSHA", script.sha, len(keys), *keys, *args)
-        result, count = await run_together(self._client, keys[0], (call, wait))
+        result, count = await run_together(self._client, keys[0], (call, _wait(replicas, limit)))
         if isinstance(result, NoScriptError):
+            # This WAIT was for earlier writes of the connection, and has taken its time.
             call = ("EVAL", script.text, len(keys), *keys, *args)
-            result, count = await run_together(self._client, keys[0], (call, wait))
+            result, count = await run_together(self._client, keys[0], (call, _wait(replicas, limit)))
         for reply in (result, count):
             if isinstance(reply, Exception):
                 raise reply
@@ -453,6 +456,11 @@ class _SendAgain(Exception):
         super().__init__(reason)
         self.reason = reason
         self.was_late = was_late
+
+
+def _wait(replicas: int, limit: float) -> tuple[str, int, int]:
+    """Return the command that waits for replicas until a limit."""
+    return "WAIT", replicas, max(1, int((limit - time.monotonic()) * 1000))
 
 
 def _key_on_each(client: RedisCluster, name: str) -> list[str]:
