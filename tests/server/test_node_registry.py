@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -138,6 +139,20 @@ async def test_a_row_is_written_at_once_when_the_store_is_back_and_when_the_node
             return node.row.draining
 
         await eventually(is_draining)
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_registry_ends_however_soon_after_a_reason_to_write_it_is_closed(
+    redis: RedisServer, steps: int
+) -> None:
+    async with registered(redis) as (registry, store):
+        await read_nodes(store)
+        registry.renew()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await registry.close()
+        assert await read_nodes(store) == []
 
 
 async def is_down(store: MonitoredStore) -> bool:

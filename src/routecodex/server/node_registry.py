@@ -238,8 +238,10 @@ class NodeRegistry:
                     log.warning(_TWIN, row.id, twin.url)
             except StoreError as exc:
                 log.debug("the row of this node could not be written: %s", exc)
+            # Before Python 3.12, wait_for drops a cancellation that comes when it has ended.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._beat)
+                async with asyncio.timeout(self._beat):
+                    await self._wake.wait()
 
     def _new_row(self, port: int, workers: int) -> NodeRow:
         config = self._config()

@@ -496,7 +496,8 @@ class Service:
         if not self._draining:
             return False
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._drained.wait(), _DRAIN_WAIT)
+            async with asyncio.timeout(_DRAIN_WAIT):
+                await self._drained.wait()
         return not self._drained.is_set()
 
     @property
