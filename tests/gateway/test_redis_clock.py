@@ -20,7 +20,7 @@ from tests.gateway.clock_gateway import HEAD, OPERATOR, SESSION, config, now_ms
 from tests.gateway.redis_gateway import TIMEOUT_MS, cluster, ready
 from tests.gateway.redis_gateway import ask as ask_node
 from tests.gateway.redis_gateway import config as node_config
-from tests.kit import answers
+from tests.kit import answers, asking
 from tests.kit.gateway import Running
 from tests.kit.raw_client import Answer, begin, call
 from tests.kit.redis_server import RedisServer
@@ -200,6 +200,22 @@ async def test_a_held_request_wakes_when_another_node_changes_its_tasks(server: 
         assert answer.status == 200
         # Far less than the fifteen seconds until the task would have been due.
         assert time.monotonic() - began < 8
+
+
+async def test_tools_that_a_session_has_declared_before_need_no_call_of_redis(server: RedisServer) -> None:
+    body = asking.body("chat", stream=False, model="auto", tools=True)
+
+    async def declare(running: Running) -> int:
+        path = "/v1/chat/completions"
+        return (await call(running.port, path, body, headers={"x-session-id": SESSION})).status
+
+    async with cluster(server, 2, more=CLOCK) as (_, nodes):
+        for one in nodes:
+            assert [await declare(one) for _ in range(2)] == [200, 200]
+        with server.monitored() as calls:
+            for one in nodes:
+                assert await declare(one) == 200
+    assert [call for call in calls if "{tools." in call] == []
 
 
 async def test_due_reminders_wait_while_the_store_cannot_be_written(server: RedisServer) -> None:

@@ -63,6 +63,9 @@ class DeclaredTools:
         declared = SessionTools(tuple(tool for tool in request.tools if _is_plain(tool)))
         if not declared.tools or self._cell.peek(session) == declared:
             return
+        # What this process has written is read once, and is known then.
+        if self._cell.is_cached(session) and await self._cell.find(session) == declared:
+            return
         try:
             await self._cell.edit(session, lambda _: (declared, None))
             self._trim.wrote()
