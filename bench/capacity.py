@@ -212,7 +212,7 @@ def _cost_rows(costs: GatewayCosts, store: StoreCosts) -> list[list[str]]:
         [
             "limits of a request, at the gateway",
             f"{store.limits.client_us:.0f} µs",
-            "two steps in three limits, 16 at a time",
+            "two steps in three limits, 16 at a time of 8 clients at 2 workers",
         ],
         ["limits of a request, at Redis", f"{store.limits.server_us:.0f} µs", "the same"],
         [

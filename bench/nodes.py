@@ -1,6 +1,7 @@
 """Several nodes on one Redis: `python -m bench.nodes`, one node and three of them.
 
-Each node has its own load. No process is pinned, and on a small machine nodes, loads, mock and Redis share
+Each node has a load of its own, the same as the single one: requests of a process that are under way together
+share calls of Redis. No process is pinned, and on a small machine nodes, loads, mock and Redis share
 the cores: the figure that counts is the capacity, requests per CPU second of the nodes. Three nodes on
 machines of their own do three times the work of one if a request costs them the same CPU time as one alone;
 what they hear of each other's writes makes it more.
@@ -97,13 +98,13 @@ def _start(count: int, cell: Cell, *, folder: Path, mock: Mock) -> Iterator[Node
         yield Nodes(tuple(gateways), pid)
 
 
-def _load(gateway: Running, cell: Cell, count: int, seconds: float) -> LoadRun:
+def _load(gateway: Running, cell: Cell, seconds: float) -> LoadRun:
     place = gateway.place
     file = requests.write(place.folder / f"{cell.name}.http", gateway.system.request(cell, place))
     return LoadRun(
         gateway.port,
         file,
-        connections=max(1, cell.connections // count),
+        connections=cell.connections,
         seconds=seconds,
         warmup=WARMUP,
         needle=cell.needle,
@@ -112,9 +113,9 @@ def _load(gateway: Running, cell: Cell, count: int, seconds: float) -> LoadRun:
 
 
 def take(nodes: Nodes, cell: Cell, *, seconds: float) -> NodesSample:
-    """Load all nodes at once, each with its share of the connections."""
+    """Load all nodes at once, each with the connections of the cell."""
     count = len(nodes.gateways)
-    loads = [_load(gateway, cell, count, seconds) for gateway in nodes.gateways]
+    loads = [_load(gateway, cell, seconds) for gateway in nodes.gateways]
     for load in loads:
         load.measuring()
     before, redis_before, began = cpu_seconds(nodes.pids), cpu_seconds([nodes.redis_pid]), time.monotonic()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.accounting import cpu_seconds
 from bench.peers import system_redis
@@ -22,6 +22,9 @@ from routecodex.accounting.limits import Limit, make_limits
 from routecodex.accounting.stored_counters import StoredCounters
 from routecodex.config import LimitConfig
 from routecodex.stores.store import Store
+
+if TYPE_CHECKING:
+    from routecodex.stores.redis.store import RedisStore
 
 _WRITERS = 16
 _CALLS = 320 * _WRITERS
@@ -44,7 +47,8 @@ class CallCosts:
 class StoreCosts:
     """Costs of a change of a session, of the limits of a request, of a message to one subscriber at Redis.
 
-    Sixteen requests at a time. Each has three limits, and takes a step to reserve and one to settle.
+    Sixteen requests at a time. Each has three limits, and takes a step to reserve and one to settle. They are
+    those of eight clients, at two processes that count in the same limits.
     """
 
     change: CallCosts
@@ -89,17 +93,28 @@ async def _measure(port: int, server: int) -> StoreCosts:
     client: Any = Redis(host="127.0.0.1", port=port)
     await reachable(client)
     address = parse_redis_url(f"redis://127.0.0.1:{port}")
-    store = RedisStore(RedisOptions(address=address, timeout=_PATIENCE))
-    counters = StoredCounters(store, store.groups, node=lambda: "bench", works=lambda: True)
-    limits = make_limits("client:bench", [LimitConfig(limit=text) for text in _LIMITS], concurrent=None)
-    change = await _cost(lambda writer: _change(store, writer), server)
-    limited = await _cost(lambda _: _count(counters, limits), server)
-    await counters.flush()
-    counters.close()
-    await store.close()
+    stores = [RedisStore(RedisOptions(address=address, timeout=_PATIENCE)) for _ in range(2)]
+    change = await _cost(lambda writer: _change(stores[0], writer), server)
+    limited = await _limits_cost(stores, server)
+    for store in stores:
+        await store.close()
     message_us = await _message_us(client, port, server)
     await client.aclose()
     return StoreCosts(change=change, limits=limited, message_us=message_us)
+
+
+async def _limits_cost(stores: Sequence[RedisStore], server: int) -> CallCosts:
+    """Return what the limits of a request cost: each client is counted by two processes at a time."""
+    counters = [
+        StoredCounters(store, store.groups, node=lambda: "bench", works=lambda: True) for store in stores
+    ]
+    texts = [LimitConfig(limit=text) for text in _LIMITS]
+    clients = [make_limits(f"client:{number}", texts, concurrent=None) for number in range(_WRITERS // 2)]
+    cost = await _cost(lambda writer: _count(counters[writer % 2], clients[writer // 2]), server)
+    for one in counters:
+        await one.flush()
+        one.close()
+    return cost
 
 
 async def _cost(write: Callable[[int], Awaitable[None]], server: int) -> CallCosts:
