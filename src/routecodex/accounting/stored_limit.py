@@ -55,7 +55,7 @@ class LimitState:
 
     @property
     def reserved(self) -> int:
-        """What processes that are alive have reserved."""
+        """Amount that processes which are alive have reserved."""
         return self._others + self.own
 
     def settle(self, number: int) -> bool:

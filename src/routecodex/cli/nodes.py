@@ -39,7 +39,7 @@ _REFUSALS = {
     "admin_not_local": "answers its own machine only; set remote = true under [console] in its configuration",
     "invalid_admin_token": "has another admin token; set the same server.admin_token on all nodes",
 }
-"""What to do about a refusal, by its code."""
+"""Text with a fix for refusals, by their code."""
 Command = Callable[..., None]
 
 
