@@ -82,7 +82,7 @@ async def test_a_frozen_server_with_tls_is_used_again_when_it_goes_on(
     """Connections with TLS that are closed wait for a goodbye, which a frozen server does not send."""
     caplog.set_level(logging.DEBUG, "routecodex.stores")
     server = tls_server(tmp_path, "--tls-auth-clients", "no")
-    one = open_node(f"rediss://127.0.0.1:{server.tls_port}", timeout=0.3, ca_file=str(tmp_path / "ca.pem"))
+    one = open_node(f"rediss://127.0.0.1:{server.tls_port}", timeout=0.8, ca_file=str(tmp_path / "ca.pem"))
     states: list[str] = []
     one.judge(lambda status, reason: states.append(status))
     try:
